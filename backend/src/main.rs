@@ -1,2 +1,18 @@
-//! placeholder
-fn main() {}
+//! The `vhost-user-gro` program.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use vhost_user_gro::cli::{Cli, Command};
+use vhost_user_gro::{demo, serve};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let level = if cli.command.is_some() { "warn" } else { "info" };
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
+    let result = match &cli.command {
+        Some(Command::Demo(options)) => demo::run(options),
+        None => serve::run(&cli.serve),
+    };
+    result.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
+}
