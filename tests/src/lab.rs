@@ -1,0 +1,124 @@
+//! The laboratory of a test: two namespaces, the wire between them, and the peer's server.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use tempfile::TempDir;
+
+use crate::{
+    netns::Namespace,
+    peer::{PEER_V4, PEER_V6},
+    process::Process,
+};
+
+/// What kind of wire the guest hangs on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wire {
+    /// The peer leaves checksums to be filled in by its interface, as Linux does on a veth unless
+    /// told otherwise. Without this, frames carry complete checksums.
+    pub partial_checksums: bool,
+}
+
+/// The namespaces, the peer at work in its own. The backend is started in the other one.
+#[derive(Debug)]
+pub struct Lab {
+    logs: PathBuf,
+    sockets: TempDir,
+    // Fields are dropped in this order: processes before namespaces.
+    peer_process: Process,
+    dut: Namespace,
+    _peer: Namespace,
+}
+
+impl Lab {
+    /// Sets all up. Logs go to `logs`.
+    pub fn new(logs: &Path, wire: Wire) -> Result<Self> {
+        fs::create_dir_all(logs).with_context(|| format!("cannot make {}", logs.display()))?;
+        let sockets = tempfile::Builder::new()
+            .prefix("vug-")
+            .tempdir()
+            .context("cannot make a directory for sockets")?;
+        let peer = Namespace::new("peer")?;
+        let dut = Namespace::new("dut")?;
+        peer.ip(&[
+            "link",
+            "add",
+            PEER_IF,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            DUT_IF,
+            "netns",
+            dut.name(),
+        ])?;
+
+        // The wire carries what a cable would: frames of one MTU, none merged or segmented later.
+        let mut offloads = vec!["-K", PEER_IF, "tso", "off", "gso", "off", "gro", "off"];
+        if !wire.partial_checksums {
+            offloads.extend_from_slice(&["tx", "off"]);
+        }
+        peer.run("ethtool", &offloads)?;
+        dut.run("ethtool", &["-K", DUT_IF, "gro", "off"])?;
+
+        peer.sysctl(&format!("ipv6/conf/{PEER_IF}/accept_dad"), "0")?;
+        peer.ip(&["addr", "add", &format!("{PEER_V4}/24"), "dev", PEER_IF])?;
+        peer.ip(&["addr", "add", &format!("{PEER_V6}/64"), "dev", PEER_IF, "nodad"])?;
+        peer.ip(&["link", "set", PEER_IF, "up"])?;
+        // For the answers of the DHCP server, which go to 255.255.255.255.
+        peer.ip(&["route", "add", "default", "dev", PEER_IF])?;
+
+        // The kernel on the backend's side has no say: no address, not even a link-local one.
+        dut.sysctl(&format!("ipv6/conf/{DUT_IF}/disable_ipv6"), "1")?;
+        dut.ip(&["link", "set", DUT_IF, "up"])?;
+
+        let mut peer_process = Process::spawn("peer", logs, peer.command(&peer_program()?))?;
+        peer_process.wait_for_output("ready", Duration::from_secs(10), |text| {
+            text.lines().any(|line| line == "ready").then_some(())
+        })?;
+        Ok(Self { logs: logs.to_owned(), sockets, peer_process, dut, _peer: peer })
+    }
+
+    /// The directory of logs.
+    pub fn logs(&self) -> &Path {
+        &self.logs
+    }
+
+    /// Where backend and guest meet, in a directory whose name is short enough for a socket.
+    pub fn socket(&self) -> PathBuf {
+        self.sockets.path().join("vhost.sock")
+    }
+
+    /// The namespace the backend belongs in.
+    pub fn dut(&self) -> &Namespace {
+        &self.dut
+    }
+
+    /// The value of `--port` for the backend.
+    pub fn port(&self) -> String {
+        format!("packet:{DUT_IF}")
+    }
+
+    /// What the peer's server did so far, a line for each thing.
+    pub fn peer_report(&self) -> Result<String> {
+        self.peer_process.output()
+    }
+}
+
+/// `e2e-peer`, built beside the test program.
+fn peer_program() -> Result<PathBuf> {
+    let test = std::env::current_exe().context("cannot tell where the test program is")?;
+    test.ancestors()
+        .skip(1)
+        .take(2)
+        .map(|dir| dir.join("e2e-peer"))
+        .find(|path| path.is_file())
+        .with_context(|| format!("no e2e-peer near {}: build the package e2e", test.display()))
+}
+
+const PEER_IF: &str = "wire0";
+const DUT_IF: &str = "wire1";
