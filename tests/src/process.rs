@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::time::wait_for;
+use crate::{command::find_program, time::wait_for};
 
 /// A running process and the log its stdout and stderr go to. Ended when dropped: asked first, then
 /// killed, with all it started (it leads a process group of its own).
@@ -28,7 +28,8 @@ pub struct Process {
 
 impl Process {
     /// Starts `command`; `name` is for messages, and names the log `<dir>/<name>.log`.
-    pub fn spawn(name: &str, dir: &Path, mut command: Command) -> Result<Self> {
+    pub fn spawn(name: &str, dir: &Path, command: Command) -> Result<Self> {
+        let mut command = tied_to_us(command);
         let log = dir.join(format!("{name}.log"));
         let mut out = OpenOptions::new()
             .create(true)
@@ -133,6 +134,22 @@ impl Drop for Process {
             let _ = self.kill();
         }
     }
+}
+
+/// The same command, to be killed by the kernel should this program end without dropping it.
+fn tied_to_us(command: Command) -> Command {
+    let Some(setpriv) = find_program("setpriv") else {
+        return command;
+    };
+    let mut tied = Command::new(setpriv);
+    tied.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => tied.env(name, value),
+            None => tied.env_remove(name),
+        };
+    }
+    tied
 }
 
 fn log_len(log: &File) -> Result<u64> {
