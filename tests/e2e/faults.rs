@@ -31,7 +31,7 @@ const fn test(name: &'static str, run: fn(&Path) -> Result<()>) -> Test {
 }
 
 fn guest_reset(logs: &Path) -> Result<()> {
-    let lab = Lab::new(logs, Wire::default())?;
+    let lab = Lab::new(logs, Wire::Cable)?;
     let mut backend = Backend::start(&lab, &[])?;
     let plan = Plan::traffic(Family::V4, BYTES);
     let mut qemu = Qemu::linux(lab.logs(), backend.socket(), &plan, &Options::default())?;
@@ -48,7 +48,7 @@ fn guest_reset(logs: &Path) -> Result<()> {
 }
 
 fn driver_reloaded(logs: &Path) -> Result<()> {
-    let lab = Lab::new(logs, Wire::default())?;
+    let lab = Lab::new(logs, Wire::Cable)?;
     let backend = Backend::start(&lab, &[])?;
     let plan = Plan::new()
         .get(Family::V4, BYTES)
@@ -70,7 +70,7 @@ fn driver_reloaded(logs: &Path) -> Result<()> {
 }
 
 fn backend_killed(logs: &Path) -> Result<()> {
-    let lab = Lab::new(logs, Wire::default())?;
+    let lab = Lab::new(logs, Wire::Cable)?;
     let mut backend = Backend::start(&lab, &[])?;
     let plan = Plan::traffic(Family::V4, BYTES);
     let mut qemu = Qemu::linux(lab.logs(), backend.socket(), &plan, &Options::default())?;
@@ -89,7 +89,7 @@ fn backend_killed(logs: &Path) -> Result<()> {
 }
 
 fn uml_reboots(logs: &Path) -> Result<()> {
-    let lab = Lab::new(logs, Wire::default())?;
+    let lab = Lab::new(logs, Wire::Cable)?;
     let mut backend = Backend::start(&lab, &[])?;
     let plan = Plan::new().get(Family::V4, BYTES).get(Family::V6, BYTES).reboot();
     let mut guest = uml::linux(lab.logs(), backend.socket(), &plan)?;
@@ -106,7 +106,7 @@ fn uml_reboots(logs: &Path) -> Result<()> {
 
 /// A guest that is killed in the middle of traffic, and the next one on the same backend.
 fn uml_in_turn(logs: &Path) -> Result<()> {
-    let lab = Lab::new(logs, Wire::default())?;
+    let lab = Lab::new(logs, Wire::Cable)?;
     let mut backend = Backend::start(&lab, &[])?;
     for _ in 0..5 {
         let plan = Plan::traffic(Family::V6, BYTES);

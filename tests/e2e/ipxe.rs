@@ -19,7 +19,7 @@ pub(crate) const TESTS: &[Test] = &[Test {
 
 /// DHCP, a script over HTTP, and what the script fetches: all of it seen by the server and by iPXE.
 fn ipxe_fetches_a_file(logs: &Path) -> Result<()> {
-    let lab = Lab::new(logs, Wire::default())?;
+    let lab = Lab::new(logs, Wire::Cable)?;
     let backend = Backend::start(&lab, &[])?;
     let mut qemu = Qemu::boot_rom(lab.logs(), backend.socket(), &Options::default())?;
     qemu.guest.wait_for_text(http::TOKEN, Duration::from_secs(90))?;

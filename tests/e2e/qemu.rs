@@ -61,7 +61,7 @@ fn transfer(
     options: &Options<'_>,
     bytes: u64,
 ) -> Result<(Answer, Received)> {
-    let lab = Lab::new(logs, Wire::default())?;
+    let lab = Lab::new(logs, Wire::Cable)?;
     let backend = Backend::start(&lab, backend_options)?;
     let plan = Plan::both_ways(bytes);
     let mut qemu = Qemu::linux(lab.logs(), backend.socket(), &plan, options)?;
@@ -71,7 +71,7 @@ fn transfer(
 }
 
 fn backend_connects(logs: &Path) -> Result<Received> {
-    let lab = Lab::new(logs, Wire::default())?;
+    let lab = Lab::new(logs, Wire::Cable)?;
     let plan = Plan::both_ways(4 * MB);
     let options = Options { listen: true, ..Options::default() };
     // The backend is there first, and has to wait until there is a socket to connect to.

@@ -66,5 +66,6 @@ pub(crate) fn both_ways(guest: &mut Guest, bytes: u64) -> Result<(Answer, Receiv
 }
 
 pub(crate) const MB: u64 = 1024 * 1024;
-pub(crate) const BOOT_LIMIT: Duration = Duration::from_secs(120);
-pub(crate) const TRANSFER_LIMIT: Duration = Duration::from_secs(250);
+/// For a guest to be up; one in QEMU takes about 5 s on an idle machine.
+pub(crate) const BOOT_LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const TRANSFER_LIMIT: Duration = Duration::from_secs(120);

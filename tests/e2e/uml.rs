@@ -15,14 +15,19 @@ use crate::transfers::{self, MB, Received, both_ways};
 
 pub(crate) const TESTS: &[Test] = &[
     test("uml_32_mb_each_way_merged", |logs| {
-        main_transfer(logs, &["--gro", "on"], Wire::default())?.check_merged()
+        main_transfer(logs, &["--gro", "on"], Wire::Cable)?.check_merged()
     }),
     test("uml_32_mb_each_way_gro_off", |logs| {
-        main_transfer(logs, &["--gro", "off"], Wire::default())?.check_unmerged()
+        main_transfer(logs, &["--gro", "off"], Wire::Cable)?.check_unmerged()
     }),
     test("uml_32_mb_each_way_partial_checksums", |logs| {
-        main_transfer(logs, &[], Wire { partial_checksums: true })?.check_merged()
+        main_transfer(logs, &[], Wire::PartialChecksums)?.check_merged()
     }),
+    Test {
+        name: "uml_4_mb_each_way_over_tap",
+        needs: &[Need::Namespaces, Need::Tap, Need::Uml],
+        run: |logs| transfer(logs, &[], Wire::Tap, 4 * MB).map(|_| ()),
+    },
     test("uml_mrg_rxbuf_off", |logs| without(logs, "mrg_rxbuf", 15).map(|_| ())),
     test("uml_csum_off", |logs| without(logs, "csum", 0)?.check_merged()),
     test("uml_guest_csum_off", |logs| without(logs, "guest_csum", 1)?.check_unmerged()),
@@ -49,7 +54,7 @@ fn main_transfer(logs: &Path, backend: &[&str], wire: Wire) -> Result<Received> 
 
 /// The backend does not offer the feature; smaller transfers have to arrive all the same.
 fn without(logs: &Path, feature: &str, bit: usize) -> Result<Received> {
-    let (up, received) = transfer(logs, &["--disable-feature", feature], Wire::default(), 4 * MB)?;
+    let (up, received) = transfer(logs, &["--disable-feature", feature], Wire::Cable, 4 * MB)?;
     ensure!(!up.has_feature(bit)?, "{feature} was negotiated after all: {up:?}");
     Ok(received)
 }

@@ -26,7 +26,7 @@ address() { case $1 in 4) echo "$peer_v4" ;; 6) echo "$peer_v6" ;; esac; }
 # get FAMILY BYTES: fetches the payload into /tmp/data
 get() {
     packets=$(stat rx_packets) bytes=$(stat rx_bytes) start=$(now)
-    echo "GET $2" | timeout 240 nc "$(address "$1")" "$transfer_port" >/tmp/data
+    echo "GET $2" | timeout 110 nc "$(address "$1")" "$transfer_port" >/tmp/data
     end=$(now)
     packets=$(($(stat rx_packets) - packets)) bytes=$(($(stat rx_bytes) - bytes))
     say get family="$1" bytes="$(wc -c </tmp/data)" sha256="$(sha256sum </tmp/data | cut -c1-64)" \
@@ -37,7 +37,7 @@ get() {
 put() {
     packets=$(stat tx_packets) bytes=$(stat tx_bytes) start=$(now)
     size=$(wc -c </tmp/data)
-    answer=$({ echo "PUT $size"; cat /tmp/data; } | timeout 240 nc "$(address "$1")" "$transfer_port")
+    answer=$({ echo "PUT $size"; cat /tmp/data; } | timeout 110 nc "$(address "$1")" "$transfer_port")
     end=$(now)
     packets=$(($(stat tx_packets) - packets)) bytes=$(($(stat tx_bytes) - bytes))
     say put family="$1" bytes="$size" sha256="${answer:-none}" \

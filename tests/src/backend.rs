@@ -27,7 +27,7 @@ impl Backend {
     pub fn start(lab: &Lab, options: &[&str]) -> Result<Self> {
         let socket = lab.socket();
         let mut command = lab.dut().command(&program()?);
-        command.arg("--socket-path").arg(&socket).args(["--port", &lab.port()]).args(options);
+        command.arg("--socket-path").arg(&socket).args(["--port", lab.port()]).args(options);
         command.env("RUST_LOG", "info");
         let mut process = Process::spawn("backend", lab.logs(), command)?;
         wait_for("the backend to listen on its socket", START_LIMIT, || {
@@ -43,7 +43,7 @@ impl Backend {
     /// Starts it as the side that connects, to the socket a VMM listens on.
     pub fn start_client(lab: &Lab, socket: &Path, options: &[&str]) -> Result<Self> {
         let mut command = lab.dut().command(&program()?);
-        command.arg("--client").arg("--socket-path").arg(socket).args(["--port", &lab.port()]);
+        command.arg("--client").arg("--socket-path").arg(socket).args(["--port", lab.port()]);
         command.args(options).env("RUST_LOG", "info");
         let process = Process::spawn("backend", lab.logs(), command)?;
         Ok(Self { process, socket: socket.to_owned() })

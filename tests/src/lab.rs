@@ -16,22 +16,28 @@ use crate::{
 };
 
 /// What kind of wire the guest hangs on.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Wire {
-    /// The peer leaves checksums to be filled in by its interface, as Linux does on a veth unless
-    /// told otherwise. Without this, frames carry complete checksums.
-    pub partial_checksums: bool,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// A veth pair that carries what a cable would: frames of one MTU with complete checksums.
+    Cable,
+    /// The same, but the peer leaves checksums to be filled in by its interface, as Linux does on a
+    /// veth pair unless told otherwise.
+    PartialChecksums,
+    /// A tap interface of the peer, with the backend at its other end.
+    Tap,
 }
 
-/// The namespaces, the peer at work in its own. The backend is started in the other one.
+/// The namespaces, the peer at work in its own. The backend is started in the other one, or beside
+/// the peer when it shares a tap interface with it.
 #[derive(Debug)]
 pub struct Lab {
     logs: PathBuf,
     sockets: TempDir,
+    port: String,
     // Fields are dropped in this order: processes before namespaces.
     peer_process: Process,
-    dut: Namespace,
-    _peer: Namespace,
+    dut: Option<Namespace>,
+    peer: Namespace,
 }
 
 impl Lab {
@@ -43,28 +49,12 @@ impl Lab {
             .tempdir()
             .context("cannot make a directory for sockets")?;
         let peer = Namespace::new("peer")?;
-        let dut = Namespace::new("dut")?;
-        peer.ip(&[
-            "link",
-            "add",
-            PEER_IF,
-            "type",
-            "veth",
-            "peer",
-            "name",
-            DUT_IF,
-            "netns",
-            dut.name(),
-        ])?;
-
-        // The wire carries what a cable would: frames of one MTU, none merged or segmented later.
-        let mut offloads = vec!["-K", PEER_IF, "tso", "off", "gso", "off", "gro", "off"];
-        if !wire.partial_checksums {
-            offloads.extend_from_slice(&["tx", "off"]);
-        }
-        peer.run("ethtool", &offloads)?;
-        dut.run("ethtool", &["-K", DUT_IF, "gro", "off"])?;
-
+        let dut = if wire == Wire::Tap {
+            peer.ip(&["tuntap", "add", "dev", PEER_IF, "mode", "tap"])?;
+            None
+        } else {
+            Some(veth(&peer, wire)?)
+        };
         peer.sysctl(&format!("ipv6/conf/{PEER_IF}/accept_dad"), "0")?;
         peer.ip(&["addr", "add", &format!("{PEER_V4}/24"), "dev", PEER_IF])?;
         peer.ip(&["addr", "add", &format!("{PEER_V6}/64"), "dev", PEER_IF, "nodad"])?;
@@ -72,15 +62,15 @@ impl Lab {
         // For the answers of the DHCP server, which go to 255.255.255.255.
         peer.ip(&["route", "add", "default", "dev", PEER_IF])?;
 
-        // The kernel on the backend's side has no say: no address, not even a link-local one.
-        dut.sysctl(&format!("ipv6/conf/{DUT_IF}/disable_ipv6"), "1")?;
-        dut.ip(&["link", "set", DUT_IF, "up"])?;
-
         let mut peer_process = Process::spawn("peer", logs, peer.command(&peer_program()?))?;
         peer_process.wait_for_output("ready", Duration::from_secs(10), |text| {
             text.lines().any(|line| line == "ready").then_some(())
         })?;
-        Ok(Self { logs: logs.to_owned(), sockets, peer_process, dut, _peer: peer })
+        let port = match wire {
+            Wire::Tap => format!("tap:{PEER_IF}"),
+            Wire::Cable | Wire::PartialChecksums => format!("packet:{DUT_IF}"),
+        };
+        Ok(Self { logs: logs.to_owned(), sockets, port, peer_process, dut, peer })
     }
 
     /// The directory of logs.
@@ -95,18 +85,38 @@ impl Lab {
 
     /// The namespace the backend belongs in.
     pub fn dut(&self) -> &Namespace {
-        &self.dut
+        self.dut.as_ref().unwrap_or(&self.peer)
     }
 
     /// The value of `--port` for the backend.
-    pub fn port(&self) -> String {
-        format!("packet:{DUT_IF}")
+    pub fn port(&self) -> &str {
+        &self.port
     }
 
     /// What the peer's server did so far, a line for each thing.
     pub fn peer_report(&self) -> Result<String> {
         self.peer_process.output()
     }
+}
+
+/// A namespace for the backend, and the wire between it and the peer.
+fn veth(peer: &Namespace, wire: Wire) -> Result<Namespace> {
+    let dut = Namespace::new("dut")?;
+    let pair = ["type", "veth", "peer", "name", DUT_IF, "netns", dut.name()];
+    peer.ip(&[&["link", "add", PEER_IF], &pair[..]].concat())?;
+
+    // No frame is merged or segmented on the wire or behind it.
+    let mut offloads = vec!["-K", PEER_IF, "tso", "off", "gso", "off", "gro", "off"];
+    if wire == Wire::Cable {
+        offloads.extend_from_slice(&["tx", "off"]);
+    }
+    peer.run("ethtool", &offloads)?;
+    dut.run("ethtool", &["-K", DUT_IF, "gro", "off"])?;
+
+    // The kernel on the backend's side has no say: no address, not even a link-local one.
+    dut.sysctl(&format!("ipv6/conf/{DUT_IF}/disable_ipv6"), "1")?;
+    dut.ip(&["link", "set", DUT_IF, "up"])?;
+    Ok(dut)
 }
 
 /// `e2e-peer`, built beside the test program.

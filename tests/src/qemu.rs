@@ -45,7 +45,9 @@ impl Qemu {
         let kernel = Kernel::find()?;
         let place = socket.parent().context("the socket has no directory")?;
         let initramfs = initramfs(place, plan, &kernel.modules(&["virtio_pci", "virtio_net"])?)?;
-        let mut command = machine(socket, options)?;
+        // The boot ROM is left out: it would only wait for a key.
+        let device = [options.device, &["romfile="]].concat();
+        let mut command = machine(socket, &Options { device: &device, ..options.clone() })?;
         command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(&initramfs);
         command.args(["-append", "console=ttyS0 quiet loglevel=4 panic=-1 tsc=unstable"]);
         Self::start(logs, socket, command)

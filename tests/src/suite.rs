@@ -6,6 +6,7 @@ use std::{
     panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
@@ -15,7 +16,7 @@ use crate::{
     kernel::Kernel,
     netns::{self, Namespace},
     qemu,
-    time::Stopwatch,
+    time::{Deadline, Stopwatch},
     uml,
 };
 
@@ -46,6 +47,8 @@ impl fmt::Debug for Test {
 pub enum Need {
     /// Network namespaces with a veth pair, and ethtool.
     Namespaces,
+    /// Tap interfaces.
+    Tap,
     /// QEMU, a kernel for it, and busybox.
     Qemu,
     /// QEMU and its boot ROM for virtio-net.
@@ -59,6 +62,7 @@ impl Need {
     fn missing(self) -> Option<String> {
         let found = match self {
             Self::Namespaces => namespaces(),
+            Self::Tap => tap(),
             Self::Qemu => program(qemu::PROGRAM, "qemu-system-x86")
                 .and_then(|()| program("busybox", "busybox-static"))
                 .and_then(|()| Kernel::find().map(|_| ())),
@@ -107,8 +111,17 @@ fn run(tests: &[Test], filters: &[String]) -> Result<usize> {
         let wanted = |filter: &String| test.name.contains(filter.as_str());
         filters.is_empty() || filters.iter().any(wanted)
     };
+    let deadline = Deadline::after(TOTAL_LIMIT);
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for test in tests.iter().filter(selected) {
+        if deadline.passed() {
+            say(&format!(
+                "test {} ... FAILED: not run, the time for all tests is used up",
+                test.name
+            ));
+            failed += 1;
+            continue;
+        }
         if let Some(reason) = test.needs.iter().find_map(|need| need.missing()) {
             say(&format!("test {} ... skipped: {reason}", test.name));
             skipped += 1;
@@ -176,6 +189,14 @@ fn namespaces() -> Result<()> {
     Ok(())
 }
 
+fn tap() -> Result<()> {
+    let probe = Namespace::new("probe")?;
+    probe
+        .ip(&["tuntap", "add", "dev", "probe0", "mode", "tap"])
+        .context("no tap interfaces here")?;
+    Ok(())
+}
+
 fn boot_rom() -> Result<()> {
     let found = BOOT_ROMS.iter().any(|path| Path::new(path).is_file());
     found.then_some(()).context("no boot ROM for virtio-net (ipxe-qemu)")
@@ -189,3 +210,5 @@ fn say(line: &str) {
 const BOOT_ROMS: [&str; 2] =
     ["/usr/lib/ipxe/qemu/efi-virtio.rom", "/usr/share/qemu/efi-virtio.rom"];
 const TAIL_LINES: usize = 30;
+/// When nothing works, every test waits until its limit: this ends it.
+const TOTAL_LIMIT: Duration = Duration::from_secs(15 * 60);
