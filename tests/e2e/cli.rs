@@ -4,7 +4,6 @@ use std::{
     fs::{self, File},
     os::unix::net::UnixListener,
     path::Path,
-    process::Command,
     time::Duration,
 };
 
@@ -79,7 +78,6 @@ pub(crate) const TESTS: &[Test] = &[
         ensure!(fs::read(&path)? == b"precious", "the file was touched");
         Ok(())
     }),
-    test("cli_sigterm_ends_it_with_a_summary", sigterm),
 ];
 
 const fn test(name: &'static str, run: fn(&Path) -> Result<()>) -> Test {
@@ -114,29 +112,12 @@ fn refused_raw(dir: &Path, options: &[&str], named: &str) -> Result<()> {
     Ok(())
 }
 
-fn sigterm(dir: &Path) -> Result<()> {
-    let short = tempfile::tempdir().context("cannot make a directory")?;
-    let socket = short.path().join("v.sock");
-    let port = format!("pcap:{},loop,pps=1000", pcap(dir)?);
-    let mut command: Command = backend::command(&["--port", port.as_str()])?;
-    command.arg("--socket-path").arg(&socket).env_remove("RUST_LOG");
-    let mut process = Process::spawn("backend", dir, command)?;
-    e2e::time::wait_for("the socket", Duration::from_secs(10), || {
-        Ok(socket.exists().then_some(()))
-    })?;
-    let status = process.terminate(Duration::from_secs(2)).context("after SIGTERM")?;
-    ensure!(status.success(), "it ended with {status} after SIGTERM");
-    ensure!(!process.output()?.trim().is_empty(), "no summary was printed");
-    ensure!(!socket.exists(), "the socket's file was left behind");
-    Ok(())
-}
-
 fn socket(dir: &Path) -> String {
     dir.join("v.sock").to_string_lossy().into_owned()
 }
 
 /// A capture file with one frame in it (libpcap's format, microseconds, Ethernet).
-fn pcap(dir: &Path) -> Result<String> {
+pub(crate) fn pcap(dir: &Path) -> Result<String> {
     let path = dir.join("one.pcap");
     let mut bytes = Vec::new();
     for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1, 0, 0, 60, 60] {

@@ -8,10 +8,13 @@ use e2e::suite;
 mod cli;
 mod faults;
 mod ipxe;
+mod program;
 mod qemu;
 mod transfers;
 mod uml;
 
 fn main() -> ExitCode {
-    suite::main(&[cli::TESTS, uml::TESTS, ipxe::TESTS, qemu::TESTS, faults::TESTS].concat())
+    suite::main(
+        &[cli::TESTS, program::TESTS, uml::TESTS, ipxe::TESTS, qemu::TESTS, faults::TESTS].concat(),
+    )
 }
