@@ -57,6 +57,10 @@ impl fmt::Debug for Buffer {
 /// time that a frame grows to several pieces and no spare list of pieces is at hand.
 pub struct Pool {
     free: Vec<Buffer>,
+    #[expect(
+        clippy::vec_box,
+        reason = "a frame has room for a pointer, and the box is used again"
+    )]
     tails: Vec<Box<Tail>>,
     buffer_size: usize,
     total: usize,

@@ -5,6 +5,7 @@
 //! one). 0x0000 and 0xFFFF are two encodings of zero.
 
 use crate::Frame;
+use crate::header::{PROTOCOL_TCP, PROTOCOL_UDP, Parsed};
 
 /// Adds two folded sums with end-around carry.
 #[inline]
@@ -26,15 +27,23 @@ pub fn sum(bytes: &[u8]) -> u16 {
 }
 
 /// The folded sum of a frame's bytes from `offset` to its end, across its pieces.
+#[inline]
 pub fn sum_frame(frame: &Frame, offset: usize) -> u16 {
-    let (mut skip, mut total, mut odd) = (offset, 0, false);
+    sum_range(frame, offset, usize::MAX)
+}
+
+/// The folded sum of `len` bytes of a frame from `offset`, or of less when it ends before.
+pub fn sum_range(frame: &Frame, offset: usize, len: usize) -> u16 {
+    let (mut skip, mut left, mut total, mut odd) = (offset, len, 0, false);
     for piece in frame.pieces() {
         if skip >= piece.len() {
             skip -= piece.len();
             continue;
         }
         let part = &piece[skip..];
+        let part = &part[..part.len().min(left)];
         skip = 0;
+        left -= part.len();
         let mut value = sum(part);
         if odd {
             // The piece starts in the middle of a word: its bytes are swapped (RFC 1071, 2 (B)).
@@ -62,6 +71,22 @@ pub fn pseudo_header_v6(source: &[u8; 16], destination: &[u8; 16], next: u8, len
     #[expect(clippy::cast_possible_truncation, reason = "both halves of the length are added")]
     let length = add((length >> 16) as u16, length as u16);
     add(add(addresses, u16::from(next)), length)
+}
+
+/// The folded pseudo-header sum for a frame whose headers were found. `length` is the transport header
+/// and its payload in bytes.
+pub fn pseudo_header(head: &[u8], parsed: &Parsed, length: usize) -> u16 {
+    let network = usize::from(parsed.layout.network);
+    let protocol = if parsed.tcp { PROTOCOL_TCP } else { PROTOCOL_UDP };
+    // Addresses lie together in both versions.
+    let addresses = if parsed.v6 {
+        sum(&head[network + 8..network + 40])
+    } else {
+        sum(&head[network + 12..network + 20])
+    };
+    #[expect(clippy::cast_possible_truncation, reason = "both halves of the length are added")]
+    let length = add((length >> 16) as u16, length as u16);
+    add(add(addresses, u16::from(protocol)), length)
 }
 
 /// The value of a checksum field after one 16-bit word that it covers has changed (RFC 1624, eqn. 3).

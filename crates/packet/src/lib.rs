@@ -5,12 +5,18 @@
 
 #![forbid(unsafe_code)]
 
+pub mod build;
 pub mod checksum;
+pub mod header;
 
 mod buffer;
 mod burst;
+mod complete;
 mod frame;
+mod segment;
 
 pub use buffer::{Buffer, Pool};
 pub use burst::Burst;
+pub use complete::{CompleteError, complete_checksum, transport_is_valid};
 pub use frame::{Checksum, Frame, Gso, GsoKind, Layout, Meta, Piece, VlanTag};
+pub use segment::{SegmentError, segment};
