@@ -4,12 +4,31 @@
 //! belongs to one worker; moving it is moving a value. The kinds: packet socket and tap on any Linux
 //! machine, capture replay, and a port in memory for demos and benches.
 //!
-//! Nothing in a port looks at protocols: what enters GRO is not its business.
+//! Nothing in a port chooses by protocol: what enters GRO is not its business. A port reads headers
+//! only to check what the other side says of a frame beside its bytes.
+//!
+//! [`parse`] reads how a port is named on the command line, [`build`] opens it.
+
+mod interface;
+mod memory;
+mod packet_socket;
+mod pcap;
+mod pieces;
+mod spec;
+mod sys;
+mod tap;
+mod vnet;
+
+pub use memory::{Fill, Memory};
+pub use packet_socket::{Options as PacketSocketOptions, PacketSocket};
+pub use pcap::Pcap;
+pub use spec::{Replay, Spec, build, parse};
+pub use tap::Tap;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
-use packet::{Burst, Pool};
+use packet::{Burst, Frame, Pool};
 
 /// The control half of a port. Never used on a polling thread.
 pub trait Port: Send + fmt::Debug {
@@ -161,6 +180,39 @@ pub struct TxCounters {
     pub refused: u64,
     /// Times that the port was full and frames stayed with the caller.
     pub full: u64,
+}
+
+impl RxCounters {
+    /// Counts frames that are handed over.
+    #[inline]
+    fn count(&mut self, frames: &[Frame]) {
+        self.frames += frames.len() as u64;
+        self.bytes += frames.iter().map(|frame| frame.len() as u64).sum::<u64>();
+    }
+}
+
+impl TxCounters {
+    /// Counts frames that are sent.
+    #[inline]
+    fn count(&mut self, frames: &[Frame]) {
+        self.frames += frames.len() as u64;
+        self.bytes += frames.iter().map(|frame| frame.len() as u64).sum::<u64>();
+    }
+}
+
+/// Hands out the only queue pair of a port, which `queues` holds until then.
+fn hand_out<T>(
+    port: &str,
+    asked: usize,
+    queues: &mut Option<T>,
+    pair: impl FnOnce(T) -> QueuePair,
+) -> Result<Vec<QueuePair>, Error> {
+    let have = usize::from(queues.is_some());
+    if asked > have {
+        return Err(Error::TooManyQueues { port: port.to_owned(), have, asked });
+    }
+    let taken = if asked == 0 { None } else { queues.take() };
+    Ok(taken.map(pair).into_iter().collect())
 }
 
 /// What goes wrong when a port is set up.
