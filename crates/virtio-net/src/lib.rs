@@ -13,12 +13,23 @@
 //! counted, a ring that breaks them stops, and neither can make the device touch memory outside the
 //! guest's own.
 
+pub mod counters;
 pub mod feature;
 pub mod header;
 #[expect(unsafe_code, reason = "guest memory is reached through checked, cached pointers")]
 pub mod ring;
 
+mod rx_fill;
+mod tx_drain;
+
 #[cfg(test)]
 mod driver;
+#[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod stream;
 
+pub use counters::{RxDrop, RxFillCounters, TxDrainCounters, TxDrop};
 pub use feature::{Features, GuestOffloads};
+pub use rx_fill::{Delivered, Room, RxFill};
+pub use tx_drain::{TxDrain, TxOffloads};

@@ -125,9 +125,10 @@ impl Walk<'_> {
         if table.len == 0 {
             return Err(ChainError::IndirectEmpty);
         }
-        let size = table.len / Descriptor::SIZE as u32;
-        let Ok(size @ 1..) = u16::try_from(size) else { return Err(ChainError::IndirectLength) };
-        if !table.len.is_multiple_of(Descriptor::SIZE as u32) {
+        let Ok(size @ 1..) = u16::try_from(table.len / ENTRY) else {
+            return Err(ChainError::IndirectLength);
+        };
+        if !table.len.is_multiple_of(ENTRY) {
             return Err(ChainError::IndirectLength);
         }
         // A chain is not to be longer than the ring (2.7.5.3.1), but Linux makes longer ones in
@@ -135,7 +136,7 @@ impl Walk<'_> {
         let bound = size.min(self.limits.size.max(LONGEST_INDIRECT));
         let mut next = 0;
         for _ in 0..bound {
-            let at = table.address.wrapping_add(u64::from(next) * Descriptor::SIZE as u64);
+            let at = table.address.wrapping_add(u64::from(next) * u64::from(ENTRY));
             let memory = self.scatter.memory();
             let bytes = memory.read_array(at).map_err(|_outside| ChainError::IndirectOutside)?;
             let descriptor = Descriptor::from_bytes(bytes);
@@ -154,6 +155,9 @@ impl Walk<'_> {
         Err(ChainError::Loop)
     }
 }
+
+/// Bytes of an entry in an indirect table.
+const ENTRY: u32 = 16;
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;

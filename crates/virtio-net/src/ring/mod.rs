@@ -436,4 +436,6 @@ const NO_NOTIFY: u16 = 1;
 const MAX_SIZE: u16 = 32768;
 
 #[cfg(test)]
+pub(crate) mod guarded;
+#[cfg(test)]
 mod tests;
