@@ -82,7 +82,9 @@ pub(crate) fn missing(name: &str) -> String {
     format!("interface '{name}' does not exist: `ip link` lists what there is")
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "low flag bits")]
 const UP: u16 = libc::IFF_UP as u16;
+#[expect(clippy::cast_possible_truncation, reason = "low flag bits")]
 const RUNNING: u16 = libc::IFF_RUNNING as u16;
 
 #[cfg(test)]

@@ -6,11 +6,8 @@
 //! against the frame's own bytes ([`Header::describe`]); only then does a frame count as a
 //! super-packet. Sending: [`Header::of`] is the reverse.
 
-mod locate;
-
+use packet::header::{self, ETHERNET_LEN, PROTOCOL_TCP, PROTOCOL_UDP, Parsed, VLAN_LEN};
 use packet::{Checksum, Frame, Gso, GsoKind, Layout, checksum};
-
-use locate::Headers;
 
 /// The header's fields in host order (virtio 5.1.6).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -105,30 +102,30 @@ impl Header {
     fn describe_partial(self, frame: &mut Frame) -> Result<(), Mismatch> {
         let (start, offset) = (self.csum_start, self.csum_offset);
         let field_end = usize::from(start) + usize::from(offset) + 2;
-        if usize::from(start) < ETHERNET || field_end > frame.head().len() {
+        if usize::from(start) < ETHERNET_LEN || field_end > frame.head().len() {
             return Err(Mismatch);
         }
         frame.meta.checksum = Checksum::Partial { start, offset };
         // The sum may start at something that is no TCP or UDP header of ours to find (a tunnel).
-        frame.meta.layout = match Headers::find(frame.head()) {
-            Some(found) if found.layout.transport == start => found.layout,
-            _ => Layout { network: 14, transport: start, payload: start },
+        frame.meta.layout = match header::parse(frame.head()) {
+            Ok(found) if found.layout.transport == start => found.layout,
+            _ => Layout { network: NETWORK, transport: start, payload: start },
         };
         Ok(())
     }
 
     /// A super-packet: everything that says how it is cut has to fit its bytes.
     fn describe_super(self, frame: &mut Frame) -> Result<(), Mismatch> {
-        let found = Headers::find(frame.head()).ok_or(Mismatch)?;
-        let kind = match (self.gso_type & !GSO_ECN, found.v6, found.protocol) {
-            (GSO_TCPV4, false, TCP) => GsoKind::TcpV4,
-            (GSO_TCPV6, true, TCP) => GsoKind::TcpV6,
-            (GSO_UDP_L4, false, UDP) => GsoKind::UdpV4,
-            (GSO_UDP_L4, true, UDP) => GsoKind::UdpV6,
+        let found = header::parse(frame.head()).map_err(|_| Mismatch)?;
+        let kind = match (self.gso_type & !GSO_ECN, found.v6, found.tcp) {
+            (GSO_TCPV4, false, true) => GsoKind::TcpV4,
+            (GSO_TCPV6, true, true) => GsoKind::TcpV6,
+            (GSO_UDP_L4, false, false) => GsoKind::UdpV4,
+            (GSO_UDP_L4, true, false) => GsoKind::UdpV6,
             _ => return Err(Mismatch),
         };
         let payload = frame.len() - usize::from(found.layout.payload);
-        let whole = usize::from(found.layout.network) + found.ip_bytes == frame.len();
+        let whole = usize::from(found.layout.network) + found.ip_len == frame.len();
         if !whole || self.gso_size == 0 || payload == 0 {
             return Err(Mismatch);
         }
@@ -150,15 +147,15 @@ impl Header {
 
     /// A super-packet has a partial checksum. A card that merges (LRO) leaves a verified one: then the
     /// field gets the pseudo-header sum here.
-    fn complete_to_partial(self, frame: &mut Frame, found: &Headers) -> Result<(), Mismatch> {
+    fn complete_to_partial(self, frame: &mut Frame, found: &Parsed) -> Result<(), Mismatch> {
         let start = found.layout.transport;
-        let offset = if found.protocol == TCP { 16 } else { 6 };
+        let offset = checksum_field(found);
         if self.flags & NEEDS_CSUM != 0 {
             if (self.csum_start, self.csum_offset) != (start, offset) {
                 return Err(Mismatch);
             }
         } else if self.flags & DATA_VALID != 0 {
-            let sum = found.pseudo_header(frame.head()).ok_or(Mismatch)?;
+            let sum = pseudo_header(found, frame.head()).ok_or(Mismatch)?;
             let at = usize::from(start) + usize::from(offset);
             let field = frame.head_mut().get_mut(at..at + 2).ok_or(Mismatch)?;
             field.copy_from_slice(&sum.to_be_bytes());
@@ -178,44 +175,35 @@ impl Header {
 ///
 /// When it is neither TCP nor UDP, so that nobody can tell where its checksum is.
 pub(crate) fn describe_unfinished(frame: &mut Frame) -> Result<(), Mismatch> {
-    let found = Headers::find(frame.head()).ok_or(Mismatch)?;
-    let offset = match found.protocol {
-        TCP => 16,
-        UDP => 6,
-        _ => return Err(Mismatch),
-    };
+    let found = header::parse(frame.head()).map_err(|_| Mismatch)?;
+    let offset = checksum_field(&found);
     frame.meta.checksum = Checksum::Partial { start: found.layout.transport, offset };
     frame.meta.layout = found.layout;
     Ok(())
 }
 
-impl Headers {
-    /// The folded pseudo-header sum over everything behind the IP header.
-    fn pseudo_header(&self, head: &[u8]) -> Option<u16> {
-        let network = usize::from(self.layout.network);
-        let transport = usize::from(self.layout.transport);
-        let length = (network + self.ip_bytes).checked_sub(transport)?;
-        let ip = head.get(network..)?;
-        Some(if self.v6 {
-            let (source, destination) = (ip.get(8..24)?, ip.get(24..40)?);
-            let length = u32::try_from(length).ok()?;
-            checksum::pseudo_header_v6(
-                source.try_into().ok()?,
-                destination.try_into().ok()?,
-                self.protocol,
-                length,
-            )
-        } else {
-            let (source, destination) = (ip.get(12..16)?, ip.get(16..20)?);
-            let length = u16::try_from(length).ok()?;
-            checksum::pseudo_header_v4(
-                source.try_into().ok()?,
-                destination.try_into().ok()?,
-                self.protocol,
-                length,
-            )
-        })
-    }
+/// Where the checksum is, from the start of the transport header.
+fn checksum_field(found: &Parsed) -> u16 {
+    if found.tcp { 16 } else { 6 }
+}
+
+/// The folded pseudo-header sum over everything behind the IP header and its extensions.
+fn pseudo_header(found: &Parsed, head: &[u8]) -> Option<u16> {
+    let network = usize::from(found.layout.network);
+    let length = (network + found.ip_len).checked_sub(found.layout.transport.into())?;
+    let protocol = if found.tcp { PROTOCOL_TCP } else { PROTOCOL_UDP };
+    let ip = head.get(network..)?;
+    Some(if found.v6 {
+        let source = ip.get(8..)?.first_chunk()?;
+        let destination = ip.get(24..)?.first_chunk()?;
+        let length = u32::try_from(length).ok()?;
+        checksum::pseudo_header_v6(source, destination, protocol, length)
+    } else {
+        let source = *ip.get(12..)?.first_chunk()?;
+        let destination = *ip.get(16..)?.first_chunk()?;
+        let length = u16::try_from(length).ok()?;
+        checksum::pseudo_header_v4(source, destination, protocol, length)
+    })
 }
 
 const NEEDS_CSUM: u8 = 1;
@@ -225,10 +213,10 @@ const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
-const ETHERNET: usize = 14;
-const VLAN_TAG: u16 = 4;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
+#[expect(clippy::cast_possible_truncation, reason = "it is 14")]
+const NETWORK: u16 = ETHERNET_LEN as u16;
+#[expect(clippy::cast_possible_truncation, reason = "it is 4")]
+const VLAN_TAG: u16 = VLAN_LEN as u16;
 
 #[cfg(test)]
 mod tests;
