@@ -64,6 +64,8 @@ pub(crate) struct Control {
     enables: bool,
     /// Every message asks for an answer.
     ack_all: bool,
+    /// Whether the regions have been added, which is done once in a connection.
+    added: bool,
     /// Our end of the back end's own channel.
     channel: Option<UnixStream>,
 }
@@ -84,6 +86,7 @@ impl Control {
             protocol: 0,
             enables: false,
             ack_all: false,
+            added: false,
             channel: None,
         };
         control.greet(config)?;
@@ -311,9 +314,11 @@ impl Control {
         let answers = self.has(protocol::REPLY_ACK);
         self.ask_for_answers(answers);
         if self.has(protocol::CONFIGURE_MEM_SLOTS) && !one_table {
-            for region in &regions {
+            let new = if self.added { &[] } else { regions.as_slice() };
+            for region in new {
                 sent("ADD_MEM_REG", self.frontend.add_mem_region(region).map(drop))?;
             }
+            self.added = true;
         } else {
             sent("SET_MEM_TABLE", self.frontend.set_mem_table(&regions).map(drop))?;
         }
