@@ -59,6 +59,8 @@ pub struct Config {
     pub attempts: u32,
     /// The features wanted; acked is what is wanted and offered. See [`features`].
     pub features: u64,
+    /// The features never to ack.
+    pub without: u64,
     /// Ack exactly `features` (where offered). Otherwise VERSION_1 and PROTOCOL_FEATURES are added and
     /// bits whose requirements are not met are left out, as a real driver does.
     pub exact_features: bool,
@@ -100,6 +102,7 @@ impl Config {
             connect,
             attempts: 500,
             features: features::DEFAULT,
+            without: 0,
             exact_features: false,
             protocol_features: None,
             order: MessageOrder::Plain,
@@ -128,6 +131,7 @@ impl Config {
 
     /// The features to ack of those offered.
     pub(crate) fn acked(&self, offered: u64) -> u64 {
+        let offered = offered & !self.without;
         if self.exact_features {
             return self.features & offered;
         }

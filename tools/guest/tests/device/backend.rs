@@ -1,6 +1,9 @@
 //! A network device made of the rust-vmm crates, as small as it can be: whatever is sent to it makes
 //! it deliver packets, lawful ones or not, as the test says.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::cast_possible_truncation, reason = "frames are short")]
+
 use std::collections::VecDeque;
 use std::io;
 use std::os::unix::net::UnixListener;

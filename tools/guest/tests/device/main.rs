@@ -1,7 +1,10 @@
 //! The guest against a small device: features, layouts, lawful traffic, and each way of breaking the
 //! rules noticed.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod backend;
+mod program;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Barrier, Mutex};
