@@ -2,6 +2,7 @@
 //!
 //! The head piece is filled first and as far as it goes, so all headers lie in it.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read};
 
@@ -57,9 +58,14 @@ fn length(count: usize) -> u16 {
 ///
 /// Short frames are read straight into a pool buffer; what a long one has beyond its first buffer
 /// lands in an area of its own and is copied.
-#[derive(Debug)]
 pub(crate) struct Reader {
     overflow: Box<[u8]>,
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").finish_non_exhaustive()
+    }
 }
 
 /// What a read gave.

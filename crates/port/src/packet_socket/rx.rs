@@ -37,6 +37,8 @@ enum Taken {
     Ours,
     Malformed,
     TooLong,
+    /// The kernel had no room for all of it.
+    Missed,
 }
 
 impl PacketRx {
@@ -83,7 +85,7 @@ impl PacketRx {
     fn take_long(&mut self, slot: Slot, pool: &mut Pool) -> Taken {
         if slot.status & libc::TP_STATUS_COPY == 0 {
             // The socket's queue was full: the rest of the frame is lost.
-            return Taken::TooLong;
+            return Taken::Missed;
         }
         let needed = pieces::buffers(slot.len.min(pieces::LONGEST), pool);
         if pool.available() < needed && needed <= pool.total() || pool.available() == 0 {
@@ -180,6 +182,7 @@ impl RxQueue for PacketRx {
                 Taken::Ours => {}
                 Taken::Malformed => self.counters.malformed += 1,
                 Taken::TooLong => self.counters.too_long += 1,
+                Taken::Missed => self.counters.missed += 1,
             }
             self.ring.release();
         }
@@ -289,7 +292,7 @@ mod tests {
             rx.ring.fill(ahead, slot);
         }
         assert_eq!(burst(&mut rx, &mut pool).len(), 0);
-        assert_eq!((rx.counters.malformed, rx.counters.too_long), (4, 1));
+        assert_eq!((rx.counters.malformed, rx.counters.missed), (4, 1));
         assert_eq!((rx.ring.peek(), pool.available()), (None, 8));
     }
 
@@ -323,7 +326,7 @@ mod tests {
         rx.ring.fill(0, long);
         rx.ring.fill(1, Slot { status: 0, ..long });
         assert_eq!(burst(&mut rx, &mut pool).len(), 0);
-        assert_eq!((rx.counters.malformed, rx.counters.too_long), (2, 1));
+        assert_eq!((rx.counters.malformed, rx.counters.missed), (2, 1));
         assert_eq!(pool.available(), 16 - 5);
         // Without buffers it waits.
         let held: Vec<_> = std::iter::from_fn(|| pool.take()).skip(4).collect();
@@ -384,7 +387,8 @@ mod tests {
             }
             prop_assert_eq!(rx.ring.peek(), None);
             prop_assert_eq!(pool.available(), 16);
-            prop_assert!(total + rx.counters.malformed + rx.counters.too_long <= count);
+            let RxCounters { malformed, too_long, missed, .. } = rx.counters;
+            prop_assert!(total + malformed + too_long + missed <= count);
             prop_assert_eq!(total, rx.counters.frames);
         }
     }

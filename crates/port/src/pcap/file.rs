@@ -3,6 +3,8 @@
 //! The blocks are found by the parser crate; of a packet only the lengths and the bytes matter here,
 //! so that odd times or options in a capture do not keep it from being replayed.
 
+use std::fmt;
+
 use pcap_file::pcap::PcapParser;
 use pcap_file::pcapng::PcapNgParser;
 use pcap_file::{DataLink, Endianness, PcapError};
@@ -10,7 +12,7 @@ use pcap_file::{DataLink, Endianness, PcapError};
 use crate::pieces;
 
 /// The frames of a capture.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Capture {
     bytes: Vec<u8>,
     /// Where each frame is among the bytes: offset and length.
@@ -115,6 +117,13 @@ impl Capture {
         } else {
             "the capture has no frames: capture some traffic".to_owned()
         }
+    }
+}
+
+impl fmt::Debug for Capture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { frames, cut, short, long, .. } = self;
+        write!(f, "Capture({} frames; {cut} cut, {short} short, {long} long)", frames.len())
     }
 }
 
