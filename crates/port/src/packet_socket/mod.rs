@@ -85,9 +85,6 @@ impl PacketSocket {
             let hint = "it is no Ethernet interface: give another one";
             return Err(wrong("look at the interface", hint)(source));
         }
-        if !found.link().up {
-            log::warn!("{name}: the link is down: `ip link set {interface} up`");
-        }
         let found = Arc::new(found);
         let (receiving, sending) = (open_socket(&name)?, open_socket(&name)?);
         let vnet = options.vnet_header && use_header(&receiving, &sending);
@@ -114,6 +111,9 @@ impl PacketSocket {
         };
         bind(&sending, 0)?;
         bind(&receiving, ALL_PROTOCOLS)?;
+        if !found.link().up {
+            log::warn!("{name}: the link is down: `ip link set {interface} up`");
+        }
         let capabilities = Capabilities {
             rx_checksum: vnet,
             rx_hash: false,
