@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use packet::{Burst, Checksum, Frame, Pool};
+use vm_memory::{Bytes, GuestAddress};
+
 use virtio_net::feature::{Features, VIRTIO_NET_F_MRG_RXBUF};
 use virtio_net::{RxFill, TxDrain, TxOffloads, header, ring};
 
@@ -24,11 +26,14 @@ use stream::Stream;
 
 const SIZE: u16 = 1024;
 
-/// A driver whose ring is full of chains of one buffer, and goes round by itself.
-fn driver(len: u32, flags: u16) -> Driver {
-    let mut driver = Driver::new(SIZE, 0);
-    for _ in 0..SIZE {
-        driver.post(&[len], flags);
+/// A driver with its buffers side by side, all of its memory mapped.
+fn driver(len: u32) -> Driver {
+    let stride = u64::from(len).next_multiple_of(64);
+    let driver = Driver::with_stride(SIZE, 0, stride);
+    for at in 0..SIZE {
+        let zeros = vec![0; usize::try_from(len).expect("a length")];
+        let buffer = GuestAddress(driver.buffer(at));
+        driver.memory.write_slice(&zeros, buffer).expect("its own memory");
     }
     driver
 }
@@ -68,7 +73,8 @@ fn fill(c: &mut Criterion) {
 
 /// Time to deliver `rounds` bursts; making the frames is not counted.
 fn deliver(make: Make, features: Features, buffer: u32, batch: usize, rounds: u64) -> Duration {
-    let driver = driver(buffer, driver::WRITE);
+    let mut driver = driver(buffer);
+    driver.post_many(SIZE, buffer);
     let mut fill = RxFill::new(driver.ring(), features);
     let mut pool = Pool::new(batch * 46 * 16, 2048);
     let mut bursts: Vec<Vec<Frame>> = (0..16).map(|_| Vec::with_capacity(batch)).collect();
@@ -107,7 +113,7 @@ fn drain(c: &mut Criterion) {
     let everything = TxOffloads { csum: true, tso4: true, tso6: true, uso: true };
     let mut group = c.benchmark_group("drain");
     for (kind, bytes) in kinds {
-        let mut driver = Driver::new(SIZE, 0);
+        let mut driver = driver(u32::try_from(bytes.len()).expect("a length"));
         for _ in 0..SIZE {
             driver.send(&bytes, &[]);
         }

@@ -2,7 +2,7 @@
 //! own and takes used ones back.
 //!
 //! Guest memory: a region with the three structures and room for indirect tables, a gap, and a region
-//! with one buffer of [`STRIDE`] bytes per descriptor.
+//! with one buffer per descriptor.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ pub(crate) const USED: u64 = 0x13_0000;
 pub(crate) const TABLES: u64 = 0x14_0000;
 /// Guest address of the first buffer.
 pub(crate) const BUFFERS: u64 = 0x100_0000;
-/// Bytes from one buffer to the next.
+/// Bytes from one buffer to the next, unless told otherwise.
 pub(crate) const STRIDE: u64 = 0x2_0000;
 
 pub(crate) const NEXT: u16 = 1;
@@ -41,12 +41,18 @@ pub(crate) struct Driver {
     seen: u16,
     start: u16,
     free: Vec<u16>,
+    stride: u64,
 }
 
 impl Driver {
     /// A driver whose ring indexes start at `start`.
     pub(crate) fn new(size: u16, start: u16) -> Self {
-        let buffers = usize::from(size) * usize::try_from(STRIDE).unwrap();
+        Self::with_stride(size, start, STRIDE)
+    }
+
+    /// The same, with so many bytes from one buffer to the next.
+    pub(crate) fn with_stride(size: u16, start: u16, stride: u64) -> Self {
+        let buffers = usize::from(size) * usize::try_from(stride).unwrap();
         let ranges = [(GuestAddress(DESC), 0x10_0000), (GuestAddress(BUFFERS), buffers)];
         let memory = Arc::new(GuestMemoryMmap::from_ranges(&ranges).unwrap());
         let driver = Self {
@@ -58,6 +64,7 @@ impl Driver {
             seen: start,
             start,
             free: (0..size).rev().collect(),
+            stride,
         };
         driver.store(AVAIL + 2, start);
         driver.store(USED + 2, start);
@@ -85,8 +92,8 @@ impl Driver {
     }
 
     /// Guest address of a descriptor's own buffer.
-    pub(crate) fn buffer(descriptor: u16) -> u64 {
-        BUFFERS + u64::from(descriptor) * STRIDE
+    pub(crate) fn buffer(&self, descriptor: u16) -> u64 {
+        BUFFERS + u64::from(descriptor) * self.stride
     }
 
     /// Writes a descriptor to the table.
@@ -131,7 +138,7 @@ impl Driver {
         }
         for (at, (index, len)) in chain.iter().zip(lengths).enumerate() {
             let (more, next) = chain.get(at + 1).map_or((0, 0), |next| (NEXT, *next));
-            self.describe(*index, Self::buffer(*index), *len, flags | more, next);
+            self.describe(*index, self.buffer(*index), *len, flags | more, next);
         }
         self.enter(chain[0]);
         self.expose();
@@ -159,7 +166,7 @@ impl Driver {
         let lengths: Vec<_> = parts.iter().map(|part| u32::try_from(part.len()).unwrap()).collect();
         let indexes: Vec<_> = self.free.iter().rev().take(parts.len()).copied().collect();
         for (index, part) in indexes.iter().zip(&parts) {
-            self.memory.write_slice(part, GuestAddress(Self::buffer(*index))).unwrap();
+            self.memory.write_slice(part, GuestAddress(self.buffer(*index))).unwrap();
         }
         self.post(&lengths, 0)
     }

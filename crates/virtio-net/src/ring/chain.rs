@@ -33,14 +33,9 @@ impl Descriptor {
     pub(super) const SIZE: usize = 16;
 
     #[inline]
-    pub(super) const fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
-        let [a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3, f0, f1, n0, n1] = bytes;
-        Self {
-            address: u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
-            len: u32::from_le_bytes([l0, l1, l2, l3]),
-            flags: u16::from_le_bytes([f0, f1]),
-            next: u16::from_le_bytes([n0, n1]),
-        }
+    #[expect(clippy::cast_possible_truncation, reason = "the fields of the second word")]
+    pub(super) const fn from_words([address, rest]: [u64; 2]) -> Self {
+        Self { address, len: rest as u32, flags: (rest >> 32) as u16, next: (rest >> 48) as u16 }
     }
 
     /// Whether the descriptor is all there is of its chain, with nothing to object to.
@@ -89,7 +84,7 @@ pub(super) fn walk(
             return Err(ChainError::NextOutOfRange);
         }
         let at = usize::from(descriptor.next) * Descriptor::SIZE;
-        descriptor = Descriptor::from_bytes(table.read_array(at));
+        descriptor = Descriptor::from_words(table.read_16(at));
     }
     Err(ChainError::Loop)
 }
@@ -138,8 +133,8 @@ impl Walk<'_> {
         for _ in 0..bound {
             let at = table.address.wrapping_add(u64::from(next) * u64::from(ENTRY));
             let memory = self.scatter.memory();
-            let bytes = memory.read_array(at).map_err(|_outside| ChainError::IndirectOutside)?;
-            let descriptor = Descriptor::from_bytes(bytes);
+            let words = memory.read_16(at).map_err(|_outside| ChainError::IndirectOutside)?;
+            let descriptor = Descriptor::from_words(words);
             if descriptor.flags & INDIRECT != 0 {
                 return Err(ChainError::IndirectNested);
             }

@@ -212,7 +212,7 @@ impl SplitRing {
     pub fn chain(&mut self, nth: u16, access: Access) -> Result<Chain, Fault> {
         let head = self.head(nth).map_err(Fault::Ring)?;
         let at = usize::from(head) * Descriptor::SIZE;
-        let descriptor = Descriptor::from_bytes(self.desc.read_array(at));
+        let descriptor = Descriptor::from_words(self.desc.read_16(at));
         if descriptor.is_plain(access)
             && self.scatter.push_whole(descriptor.address, descriptor.len)
         {

@@ -81,6 +81,17 @@ fn an_indirect_chain_is_read_like_a_direct_one() {
 }
 
 #[test]
+fn an_indirect_table_may_lie_anywhere() {
+    for table in [TABLES + 1, TABLES + 8, TABLES + 15] {
+        let (driver, mut ring) = one(table, 32, INDIRECT, 0);
+        driver.describe_at(table, 0, BUFFERS, 3, NEXT, 1);
+        driver.describe_at(table, 1, BUFFERS + 100, 2, 0, 0);
+        ring.available().unwrap();
+        assert_eq!(ring.chain(0, Access::Read), Ok(Chain { head: 0, len: 5 }));
+    }
+}
+
+#[test]
 fn an_indirect_table_may_end_a_chain() {
     let (driver, mut ring) = one(BUFFERS, 3, NEXT, 1);
     driver.describe(1, TABLES, 16, INDIRECT, 0);

@@ -6,7 +6,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
 use crate::counters::RxDrop;
-use crate::driver::{AVAIL, BUFFERS, Driver, NEXT, WRITE};
+use crate::driver::{AVAIL, BUFFERS, Driver, NEXT, STRIDE, WRITE};
 use crate::feature::{
     VIRTIO_F_VERSION_1, VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4,
     VIRTIO_NET_F_GUEST_TSO6, VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC,
@@ -272,7 +272,7 @@ fn a_polling_guest_never_sees_a_part_of_a_packet() {
                     let element = GuestAddress(crate::driver::USED + 4 + 8 * slot);
                     let head: u32 = memory.read_obj(element).unwrap();
                     let head = u16::try_from(head).unwrap();
-                    let header = GuestAddress(Driver::buffer(head) + 10);
+                    let header = GuestAddress(BUFFERS + u64::from(head) * STRIDE + 10);
                     let count: u16 = memory.read_obj(header).unwrap();
                     assert!(count >= 1 && index.wrapping_sub(at) >= count, "whole packets only");
                     at = at.wrapping_add(count);

@@ -493,7 +493,8 @@ fn the_header_is_read_once() {
     let mut bench = Bench::new(ALL);
     bench.send(NetHeader::default(), &[1; 60]);
     bench.drain(NOTHING);
-    bench.driver.memory.write_slice(&[0xff; 72], GuestAddress(Driver::buffer(0))).unwrap();
+    let buffer = GuestAddress(bench.driver.buffer(0));
+    bench.driver.memory.write_slice(&[0xff; 72], buffer).unwrap();
     bench.driver.memory.write_obj(99u16, GuestAddress(AVAIL + 4)).unwrap();
     assert_eq!(bench.bytes(), [vec![1; 60]]);
     assert_eq!(bench.drain.broken(), None);
