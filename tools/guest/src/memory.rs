@@ -36,10 +36,10 @@ impl Plan {
     /// A plan for `pieces`, each a length and how often it occurs, over that many regions, with at
     /// least `least` bytes in all.
     pub(crate) fn new(regions: usize, least: u64, pieces: &[(usize, usize)]) -> Self {
-        let total: usize = pieces.iter().map(|(len, count)| aligned(*len, ALIGN) * count).sum();
-        let largest = pieces.iter().map(|(len, _)| aligned(*len, ALIGN)).max().unwrap_or(0);
+        let total: usize = pieces.iter().map(|(len, count)| lines(*len) * count).sum();
+        let largest = pieces.iter().map(|(len, _)| lines(*len)).max().unwrap_or(0);
         let least = usize::try_from(least).unwrap_or(0) / regions;
-        let limit = aligned((total / regions + largest).max(least), PAGE);
+        let limit = (total / regions + largest).max(least).next_multiple_of(PAGE);
         Self { filled: vec![0; regions], limit, next: 0 }
     }
 
@@ -49,7 +49,7 @@ impl Plan {
     ///
     /// When the piece was not announced.
     pub(crate) fn place(&mut self, len: usize) -> Place {
-        let (len, regions) = (aligned(len, ALIGN), self.filled.len());
+        let (len, regions) = (lines(len), self.filled.len());
         for turn in 0..regions {
             let region = (self.next + turn) % regions;
             let offset = self.filled[region];
@@ -152,14 +152,16 @@ impl Region {
     }
 }
 
-fn aligned(len: usize, to: usize) -> usize {
-    len.next_multiple_of(to)
+/// The bytes to set aside for something: an odd number of cache lines, so that buffers of a round size
+/// don't all start in the same few sets of the cache.
+fn lines(len: usize) -> usize {
+    len.next_multiple_of(LINE) | LINE
 }
 
 pub(crate) const INSIDE: &str = "what the plan placed lies inside its region";
 
-/// Everything starts on a cache line of its own.
-const ALIGN: usize = 64;
+/// A cache line; everything starts on one of its own.
+const LINE: usize = 64;
 const PAGE: usize = 4096;
 const HUGE: u64 = 2 << 20;
 /// Between two regions of guest-physical space.

@@ -199,7 +199,9 @@ impl RxQueue {
         while burst.left() > 0 {
             let used = view.used(burst.position);
             let head = u16::try_from(used.id).unwrap_or(u16::MAX);
-            let Some(place) = self.buffers.get(usize::from(head / self.chain)) else {
+            // The division would cost as much as all the rest.
+            let number = if self.chain == 1 { head } else { head / self.chain };
+            let Some(place) = self.buffers.get(usize::from(number)) else {
                 violations.add(Violation::UsedId, used.id);
                 self.stats.violations += 1;
                 burst.position = burst.position.wrapping_add(1);
@@ -240,6 +242,10 @@ impl RxQueue {
             view.set_avail(burst.avail, head);
             burst.avail = burst.avail.wrapping_add(1);
             burst.position = burst.position.wrapping_add(1);
+        }
+        if more > 0 {
+            violations.add(Violation::Straddles, format_args!("{more} buffers missing"));
+            self.stats.violations += 1;
         }
         self.stats.packets += packets as u64;
         self.stats.bytes += bytes;
@@ -430,3 +436,7 @@ fn parts(len: u64, hdr_len: u16, gso_size: u16) -> u64 {
 
 /// An Ethernet header.
 const SHORTEST_FRAME: usize = 14;
+
+#[cfg(test)]
+#[path = "rx_tests.rs"]
+mod tests;
