@@ -49,8 +49,10 @@ pub struct Demo {
     /// IPv6 instead of IPv4.
     #[arg(long)]
     pub ipv6: bool,
+    /// GRO.
     #[command(flatten)]
     pub gro: Gro,
+    /// What the guest is offered.
     #[command(flatten)]
     pub features: FeatureArgs,
 }
@@ -74,12 +76,16 @@ pub struct Serve {
     /// Print what this program is as JSON, and exit.
     #[arg(long)]
     pub print_capabilities: bool,
+    /// Where frames come from and go to.
     #[command(flatten)]
     pub port: PortArgs,
+    /// What the guest is offered.
     #[command(flatten)]
     pub features: FeatureArgs,
+    /// GRO.
     #[command(flatten)]
     pub gro: Gro,
+    /// How the worker waits.
     #[command(flatten)]
     pub polling: Polling,
 }
@@ -198,7 +204,9 @@ fn mac(text: &str) -> Result<[u8; 6], String> {
         *byte = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
     }
     if mac[0] & 1 != 0 {
-        return Err("a group address can't be a guest's: the lowest bit of the first byte is 0".into());
+        return Err(
+            "a group address can't be a guest's: the lowest bit of the first byte is 0".into()
+        );
     }
     Ok(mac)
 }
@@ -247,7 +255,8 @@ mod tests {
 
     #[test]
     fn valid_lines_are_understood() {
-        let cli = parse("--socket-path s --port packet:eth1 --mac 52:54:00:12:34:56 --gro off").unwrap();
+        let cli =
+            parse("--socket-path s --port packet:eth1 --mac 52:54:00:12:34:56 --gro off").unwrap();
         assert_eq!(cli.serve.features.mac, Some([0x52, 0x54, 0, 0x12, 0x34, 0x56]));
         assert!(!cli.serve.gro.config().enabled);
         let cli = parse("--fd 3 --port tap:t0 --disable-feature csum,mrg_rxbuf").unwrap();

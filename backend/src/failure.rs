@@ -29,7 +29,10 @@ impl Failure {
             Self::SetUp(reason) => (reason, 2),
             Self::Running(reason) => (reason, 1),
         };
-        #[expect(clippy::print_stderr, reason = "the one line that the operator needs, logging or not")]
+        #[expect(
+            clippy::print_stderr,
+            reason = "the one line that the operator needs, logging or not"
+        )]
         {
             eprintln!("vhost-user-gro: {reason}");
         }

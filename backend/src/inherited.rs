@@ -2,7 +2,10 @@
 //!
 //! The one place in this crate that turns a number into an owned descriptor; it needs `unsafe` because
 //! only the command line knows that nobody else in the process owns it.
-#![expect(unsafe_code, reason = "a descriptor from the command line has no owner in the type system yet")]
+#![expect(
+    unsafe_code,
+    reason = "a descriptor from the command line has no owner in the type system yet"
+)]
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};

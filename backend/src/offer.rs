@@ -15,7 +15,8 @@ use crate::failure::Failure;
 pub fn features(disabled: &[String]) -> Result<Features, Failure> {
     let mut features = OFFERED.iter().fold(Features::default(), |all, bit| all.with(*bit));
     for name in disabled {
-        let bit = feature::by_name(name).filter(|bit| OFFERED.contains(bit) || FROM_IDENTITY.contains(bit));
+        let bit = feature::by_name(name)
+            .filter(|bit| OFFERED.contains(bit) || FROM_IDENTITY.contains(bit));
         let bit = bit.ok_or_else(|| {
             let known: Vec<_> = OFFERED
                 .iter()
@@ -33,25 +34,9 @@ pub fn features(disabled: &[String]) -> Result<Features, Failure> {
                 "--disable-feature {name}: no front end works without it; leave it out"
             )));
         }
-        features = features.without(bit);
+        features = features.withhold(bit);
     }
-    Ok(without_orphans(features))
-}
-
-/// Takes out what depends on a feature that is not there (virtio 5.1.3.1): a driver may refuse the device
-/// otherwise.
-fn without_orphans(mut features: Features) -> Features {
-    for (needed, bits) in [
-        (&[feature::NET_CSUM][..], &[feature::NET_HOST_TSO4, feature::NET_HOST_TSO6][..]),
-        (&[feature::NET_GUEST_CSUM], &[feature::NET_GUEST_TSO4, feature::NET_GUEST_TSO6]),
-        (&[feature::NET_HOST_TSO4, feature::NET_HOST_TSO6], &[feature::NET_HOST_ECN]),
-        (&[feature::NET_GUEST_TSO4, feature::NET_GUEST_TSO6], &[feature::NET_GUEST_ECN]),
-    ] {
-        if !needed.iter().any(|bit| features.has(*bit)) {
-            features = bits.iter().fold(features, |features, bit| features.without(*bit));
-        }
-    }
-    features
+    Ok(features)
 }
 
 /// Adds what the device can say about itself.
@@ -63,32 +48,31 @@ pub fn with_identity(
     mtu: Option<u16>,
 ) -> Features {
     let wanted = |bit| !disabled.iter().any(|name| feature::by_name(name) == Some(bit));
-    [(feature::NET_MAC, mac.is_some()), (feature::NET_MTU, mtu.is_some())]
+    [(feature::VIRTIO_NET_F_MAC, mac.is_some()), (feature::VIRTIO_NET_F_MTU, mtu.is_some())]
         .into_iter()
         .filter(|(bit, known)| *known && wanted(*bit))
         .fold(features, |features, (bit, _)| features.with(bit))
 }
 
-const REQUIRED: [u32; 2] = [feature::VERSION_1, feature::VHOST_USER_PROTOCOL_FEATURES];
-const FROM_IDENTITY: [u32; 2] = [feature::NET_MAC, feature::NET_MTU];
-const OFFERED: [u32; 16] = [
-    feature::VERSION_1,
-    feature::VHOST_USER_PROTOCOL_FEATURES,
-    feature::RING_EVENT_IDX,
-    feature::RING_INDIRECT_DESC,
+const REQUIRED: [u32; 2] = [feature::VIRTIO_F_VERSION_1, feature::VHOST_USER_F_PROTOCOL_FEATURES];
+const FROM_IDENTITY: [u32; 2] = [feature::VIRTIO_NET_F_MAC, feature::VIRTIO_NET_F_MTU];
+const OFFERED: [u32; 15] = [
+    feature::VIRTIO_F_VERSION_1,
+    feature::VHOST_USER_F_PROTOCOL_FEATURES,
+    feature::VIRTIO_RING_F_EVENT_IDX,
+    feature::VIRTIO_RING_F_INDIRECT_DESC,
     // Buffers are used in order; Cloud Hypervisor then resumes from the used index after a restart.
-    feature::IN_ORDER,
-    feature::NET_CSUM,
-    feature::NET_GUEST_CSUM,
-    feature::NET_GUEST_TSO4,
-    feature::NET_GUEST_TSO6,
-    feature::NET_GUEST_ECN,
-    feature::NET_HOST_TSO4,
-    feature::NET_HOST_TSO6,
-    feature::NET_HOST_ECN,
-    feature::NET_MRG_RXBUF,
-    feature::NET_STATUS,
-    feature::ANY_LAYOUT,
+    feature::VIRTIO_F_IN_ORDER,
+    feature::VIRTIO_NET_F_CSUM,
+    feature::VIRTIO_NET_F_GUEST_CSUM,
+    feature::VIRTIO_NET_F_GUEST_TSO4,
+    feature::VIRTIO_NET_F_GUEST_TSO6,
+    feature::VIRTIO_NET_F_GUEST_ECN,
+    feature::VIRTIO_NET_F_HOST_TSO4,
+    feature::VIRTIO_NET_F_HOST_TSO6,
+    feature::VIRTIO_NET_F_HOST_ECN,
+    feature::VIRTIO_NET_F_MRG_RXBUF,
+    feature::VIRTIO_NET_F_STATUS,
 ];
 
 #[cfg(test)]
@@ -105,16 +89,16 @@ mod tests {
         assert!(OFFERED.iter().all(|bit| all.has(*bit)));
         let features = without(&["guest_csum"]).unwrap();
         for gone in [
-            feature::NET_GUEST_CSUM,
-            feature::NET_GUEST_TSO4,
-            feature::NET_GUEST_TSO6,
-            feature::NET_GUEST_ECN,
+            feature::VIRTIO_NET_F_GUEST_CSUM,
+            feature::VIRTIO_NET_F_GUEST_TSO4,
+            feature::VIRTIO_NET_F_GUEST_TSO6,
+            feature::VIRTIO_NET_F_GUEST_ECN,
         ] {
             assert!(!features.has(gone), "{gone}");
         }
-        assert!(features.has(feature::NET_HOST_ECN));
-        assert!(!without(&["csum"]).unwrap().has(feature::NET_HOST_ECN));
-        assert!(without(&["guest_tso4"]).unwrap().has(feature::NET_GUEST_ECN));
+        assert!(features.has(feature::VIRTIO_NET_F_HOST_ECN));
+        assert!(!without(&["csum"]).unwrap().has(feature::VIRTIO_NET_F_HOST_ECN));
+        assert!(without(&["guest_tso4"]).unwrap().has(feature::VIRTIO_NET_F_GUEST_ECN));
     }
 
     #[test]
@@ -125,7 +109,10 @@ mod tests {
 
     #[test]
     fn the_identity_is_offered_unless_taken_out() {
-        let features = with_identity(Features::default(), &["mtu".to_owned()], Some([0; 6]), Some(9000));
-        assert!(features.has(feature::NET_MAC) && !features.has(feature::NET_MTU));
+        let features =
+            with_identity(Features::default(), &["mtu".to_owned()], Some([0; 6]), Some(9000));
+        assert!(
+            features.has(feature::VIRTIO_NET_F_MAC) && !features.has(feature::VIRTIO_NET_F_MTU)
+        );
     }
 }

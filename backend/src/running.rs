@@ -56,7 +56,8 @@ impl Running {
     ) -> Result<Self, Failure> {
         let Parts { mut port, pool, config, identity } = parts;
         let mut queues = port.open(1).map_err(|error| Failure::set_up(&error))?;
-        let queues = queues.pop().expect("a port hands out as many queue pairs as it was asked for");
+        let queues =
+            queues.pop().expect("a port hands out as many queue pairs as it was asked for");
         let shared = Shared::new().map_err(|error| Failure::running(&error))?;
         let daemon =
             Daemon::new(Arc::clone(&shared), identity).map_err(|error| Failure::running(&error))?;

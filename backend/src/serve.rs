@@ -37,8 +37,8 @@ pub fn run(options: &Serve) -> Result<(), Failure> {
     }
     // Before any other thread starts, so that a signal finds its handler.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| Failure::running(&error))?;
-    let mut pool = Pool::new(options.port.buffers as usize, BUFFER_SIZE);
-    let port = open_port(&options.port, &mut pool)?;
+    let pool = Pool::new(options.port.buffers as usize, BUFFER_SIZE);
+    let port = open_port(&options.port, &pool)?;
     let identity = identity(&options.features, port.mtu())?;
     let config = Config {
         gro: options.gro.config(),
@@ -106,7 +106,7 @@ fn endpoint(options: &Serve) -> Result<Endpoint, Failure> {
     }
 }
 
-fn open_port(options: &PortArgs, pool: &mut Pool) -> Result<Box<dyn Port>, Failure> {
+fn open_port(options: &PortArgs, pool: &Pool) -> Result<Box<dyn Port>, Failure> {
     let spec = options.port.as_deref().unwrap_or_default();
     let spec = port::parse(spec).map_err(|error| Failure::set_up(&error))?;
     match spec {

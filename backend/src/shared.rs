@@ -51,6 +51,15 @@ pub struct Connection {
     pub features: u64,
 }
 
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection")
+            .field("rings", &self.vrings.len())
+            .field("features", &self.features)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The meeting place of control and worker.
 #[derive(Debug)]
 pub struct Shared {

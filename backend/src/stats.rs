@@ -1,6 +1,7 @@
 //! What a worker counts, gathered for whoever wants to see it.
 
 use std::fmt;
+use std::time::Duration;
 
 use gro::Counters as GroCounters;
 use port::{RxCounters, TxCounters};
@@ -9,6 +10,8 @@ use virtio_net::{RxFillCounters, TxDrainCounters};
 /// A snapshot of a worker's counters.
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
+    /// The worker's age when it counted.
+    pub age: Duration,
     /// Polls of the loop.
     pub polls: u64,
     /// Times that it slept.

@@ -114,7 +114,10 @@ impl Worker {
             seen: 0,
             stopping: false,
             failed: None,
-            #[expect(clippy::disallowed_methods, reason = "the worker is the rim: it reads the clock")]
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "the worker is the rim: it reads the clock"
+            )]
             start: std::time::Instant::now(),
             idle_since: None,
             published: Instant::default(),
@@ -186,8 +189,7 @@ impl Worker {
 
     /// Delivers everything that GRO holds, to the ring that it was meant for.
     fn flush(&mut self, reason: Completed) {
-        let mut outlet =
-            Outlet { fill: self.rings.receive(), no_ring: &mut self.stats.no_ring };
+        let mut outlet = Outlet { fill: self.rings.receive(), no_ring: &mut self.stats.no_ring };
         self.engine.flush_all(reason, &mut self.batch, &mut outlet, &mut self.pool);
     }
 
@@ -213,8 +215,7 @@ impl Worker {
     fn receive(&mut self, now: Instant) -> usize {
         let mut total = 0;
         self.adapt();
-        let mut outlet =
-            Outlet { fill: self.rings.receive(), no_ring: &mut self.stats.no_ring };
+        let mut outlet = Outlet { fill: self.rings.receive(), no_ring: &mut self.stats.no_ring };
         while total < BUDGET {
             let room = self.received.room();
             let count = self.rx.rx_burst(&mut self.received, &mut self.pool);
@@ -331,6 +332,7 @@ impl Worker {
         self.published = now;
         self.look_for_ends();
         let (fill, drain) = self.rings.counters();
+        self.stats.age = now.saturating_since(Instant::default());
         self.stats.port_rx = self.rx.counters();
         self.stats.port_tx = self.tx.counters();
         self.stats.gro = self.engine.counters().clone();

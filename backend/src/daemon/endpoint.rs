@@ -32,7 +32,9 @@ pub enum Error {
         source: io::Error,
     },
     /// The inherited descriptor is not what it should be.
-    #[error("descriptor {fd}: {reason}: pass a Unix stream socket, listening or connected, with --fd")]
+    #[error(
+        "descriptor {fd}: {reason}: pass a Unix stream socket, listening or connected, with --fd"
+    )]
     Inherited {
         /// Its number.
         fd: i32,
@@ -193,7 +195,7 @@ fn connect(path: &Path, first: Duration, stopping: &dyn Fn() -> bool) -> Option<
 /// How often a wait looks whether it should stop.
 const STEP: Duration = Duration::from_millis(50);
 /// The longest pause between two attempts to connect. A VMM that restarts is back within seconds.
-pub const MAX_PAUSE: Duration = Duration::from_secs(2);
+pub(super) const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
@@ -209,7 +211,7 @@ mod tests {
         assert!(matches!(Endpoint::listen(&path), Err(Error::InUse(_))));
         // The attempt above left a connection behind that has closed.
         assert!(first.next(NEVER).is_some());
-        std::mem::drop(UnixListener::bind(directory.path().join("left-over")).unwrap());
+        drop(UnixListener::bind(directory.path().join("left-over")).unwrap());
         let left_over = Endpoint::listen(&directory.path().join("left-over")).unwrap();
         let _client = UnixStream::connect(directory.path().join("left-over")).unwrap();
         drop((first, left_over));

@@ -15,7 +15,7 @@ use rustix::net::{
 
 /// Why a message could not be read or written.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(super) enum Error {
     /// The socket failed, or the peer left in the middle of a message.
     #[error("vhost-user socket")]
     Socket(#[from] std::io::Error),
@@ -36,7 +36,7 @@ pub enum Error {
 
 /// One message, either way.
 #[derive(Debug)]
-pub struct Message {
+pub(super) struct Message {
     /// Request code.
     pub request: u32,
     /// Version, reply and need-reply bits.
@@ -49,28 +49,28 @@ pub struct Message {
 
 impl Message {
     /// A request that wants no answer.
-    pub fn request(request: u32, body: Vec<u8>) -> Self {
+    pub(super) fn request(request: u32, body: Vec<u8>) -> Self {
         Self { request, flags: VERSION, body, fds: Vec::new() }
     }
 
     /// The answer to a request.
-    pub fn answer(request: u32, value: u64) -> Self {
+    pub(super) fn answer(request: u32, value: u64) -> Self {
         let body = value.to_le_bytes().to_vec();
         Self { request, flags: VERSION | REPLY, body, fds: Vec::new() }
     }
 
     /// Whether the sender wants an acknowledgement, provided that REPLY_ACK was negotiated.
-    pub fn needs_reply(&self) -> bool {
+    pub(super) fn needs_reply(&self) -> bool {
         self.flags & NEED_REPLY != 0
     }
 
     /// The little-endian 64-bit value at byte `at` of the body.
-    pub fn u64_at(&self, at: usize) -> Option<u64> {
+    pub(super) fn u64_at(&self, at: usize) -> Option<u64> {
         Some(u64::from_le_bytes(self.body.get(at..at + 8)?.try_into().ok()?))
     }
 
     /// The little-endian 32-bit value at byte `at` of the body.
-    pub fn u32_at(&self, at: usize) -> Option<u32> {
+    pub(super) fn u32_at(&self, at: usize) -> Option<u32> {
         Some(u32::from_le_bytes(self.body.get(at..at + 4)?.try_into().ok()?))
     }
 }
@@ -80,17 +80,12 @@ impl Message {
 /// # Errors
 ///
 /// See [`Error`]; the connection is of no use after any of them.
-pub fn receive(stream: &UnixStream) -> Result<Option<Message>, Error> {
+pub(super) fn receive(stream: &UnixStream) -> Result<Option<Message>, Error> {
     let mut header = [0; HEADER_LEN];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::io::retry_on_intr(|| {
-        recvmsg(
-            stream,
-            &mut [IoSliceMut::new(&mut header)],
-            &mut control,
-            RecvFlags::CMSG_CLOEXEC,
-        )
+        recvmsg(stream, &mut [IoSliceMut::new(&mut header)], &mut control, RecvFlags::CMSG_CLOEXEC)
     })
     .map_err(std::io::Error::from)?;
     let fds: Vec<OwnedFd> = control
@@ -124,7 +119,7 @@ pub fn receive(stream: &UnixStream) -> Result<Option<Message>, Error> {
 /// # Errors
 ///
 /// When the socket fails; the connection is of no use afterwards.
-pub fn send(stream: &UnixStream, message: &Message) -> Result<(), Error> {
+pub(super) fn send(stream: &UnixStream, message: &Message) -> Result<(), Error> {
     let mut bytes = Vec::with_capacity(HEADER_LEN + message.body.len());
     bytes.extend(message.request.to_le_bytes());
     bytes.extend(message.flags.to_le_bytes());
@@ -157,11 +152,11 @@ fn words(header: &[u8; HEADER_LEN]) -> [u32; 3] {
 }
 
 /// The protocol version in a header's flags.
-pub const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 /// Flag of an answer.
-pub const REPLY: u32 = 1 << 2;
+pub(super) const REPLY: u32 = 1 << 2;
 /// Flag of a request that wants an acknowledgement.
-pub const NEED_REPLY: u32 = 1 << 3;
+pub(super) const NEED_REPLY: u32 = 1 << 3;
 
 const HEADER_LEN: usize = 12;
 /// What the protocol library takes; no message of the protocol comes near it.

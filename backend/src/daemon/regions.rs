@@ -13,7 +13,7 @@ use super::shim::take_fds;
 
 /// What is wrong with a memory region.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(super) enum Error {
     /// The table does not have the shape it says.
     #[error("memory table with {regions} region(s) in {bytes} bytes and {fds} descriptor(s)")]
     Table {
@@ -66,7 +66,7 @@ pub enum Error {
 
 /// The regions that the library knows of.
 #[derive(Debug, Default)]
-pub struct Table {
+pub(super) struct Table {
     regions: Vec<Region>,
 }
 
@@ -74,7 +74,7 @@ type Refused = (Message, Error);
 
 impl Table {
     /// Checks SET_MEM_TABLE and sorts its regions; the message for the library.
-    pub fn replace(&mut self, mut message: Message) -> Result<Message, Refused> {
+    pub(super) fn replace(&mut self, mut message: Message) -> Result<Message, Refused> {
         match sorted(&mut message) {
             Ok(regions) => {
                 self.regions = regions;
@@ -85,8 +85,9 @@ impl Table {
     }
 
     /// Checks ADD_MEM_REG; the message for the library.
-    pub fn add(&mut self, message: Message) -> Result<Message, Refused> {
-        let shape = || Error::Table { regions: 1, bytes: message.body.len(), fds: message.fds.len() };
+    pub(super) fn add(&mut self, message: Message) -> Result<Message, Refused> {
+        let shape =
+            || Error::Table { regions: 1, bytes: message.body.len(), fds: message.fds.len() };
         // Eight bytes of padding come first.
         let region = match (message.body.get(8..).and_then(Region::parse), &message.fds[..]) {
             (Some(region), [fd]) => region.check(fd).map(|()| region),
@@ -106,7 +107,7 @@ impl Table {
     }
 
     /// Forgets the region that REM_MEM_REG names; the library finds fault with it if it must.
-    pub fn remove(&mut self, message: &Message) {
+    pub(super) fn remove(&mut self, message: &Message) {
         if let Some(region) = message.body.get(8..).and_then(Region::parse) {
             self.regions.retain(|known| known.guest != region.guest);
         }
@@ -166,8 +167,7 @@ impl Region {
 
 fn sorted(message: &mut Message) -> Result<Vec<Region>, Error> {
     let count = message.u32_at(0).unwrap_or(0);
-    let shape =
-        Error::Table { regions: count, bytes: message.body.len(), fds: message.fds.len() };
+    let shape = Error::Table { regions: count, bytes: message.body.len(), fds: message.fds.len() };
     let regions: Vec<_> = message
         .body
         .get(8..)
@@ -263,8 +263,7 @@ mod tests {
         assert!(matches!(refused(empty), Error::Range { .. }));
         let wrapped = table(&[(region(u64::MAX - 10 - 0x7000_0000, 0x7000_1000, 0), 0x1000)]);
         assert!(matches!(refused(wrapped), Error::Range { .. }));
-        let overlap =
-            table(&[(region(0x1000, 0x1000, 0), 0x1000), (region(0, 0x1001, 0), 0x2000)]);
+        let overlap = table(&[(region(0x1000, 0x1000, 0), 0x1000), (region(0, 0x1001, 0), 0x2000)]);
         assert!(matches!(refused(overlap), Error::Overlap { .. }));
     }
 

@@ -17,7 +17,7 @@ use super::shim::{Action, Notice, Shim};
 
 /// How a connection ended.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(super) enum Error {
     /// Bytes that can't be a message, or a socket that failed.
     #[error(transparent)]
     Message(#[from] message::Error),
@@ -35,7 +35,7 @@ pub enum Error {
 /// the moment of its creation and is reached through its descriptor afterwards, so that nobody else
 /// can connect to it.
 #[derive(Debug)]
-pub struct Inlet {
+pub(super) struct Inlet {
     listener: UnixListener,
     inode: OwnedFd,
 }
@@ -46,7 +46,7 @@ impl Inlet {
     /// # Errors
     ///
     /// When no temporary directory can be written to.
-    pub fn new() -> io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("inlet");
         let listener = UnixListener::bind(&path)?;
@@ -59,7 +59,7 @@ impl Inlet {
     /// # Errors
     ///
     /// When descriptors run out.
-    pub fn connect(&self) -> io::Result<(UnixStream, Listener)> {
+    pub(super) fn connect(&self) -> io::Result<(UnixStream, Listener)> {
         let stream = UnixStream::connect(format!("/proc/self/fd/{}", self.inode.as_raw_fd()))?;
         Ok((stream, Listener::from(self.listener.try_clone()?)))
     }
@@ -71,7 +71,7 @@ impl Inlet {
 /// # Errors
 ///
 /// See [`Error`].
-pub fn run(
+pub(super) fn run(
     front: &UnixStream,
     library: &UnixStream,
     mut shim: Shim,
@@ -154,9 +154,8 @@ fn readable(a: &UnixStream, b: &UnixStream, limit: Option<Duration>) -> Result<[
         PollFd::from_borrowed_fd(a.as_fd(), PollFlags::IN),
         PollFd::from_borrowed_fd(b.as_fd(), PollFlags::IN),
     ];
-    let limit = limit.map(|limit| {
-        rustix::event::Timespec::try_from(limit).expect("the limit is a few seconds")
-    });
+    let limit = limit
+        .map(|limit| rustix::event::Timespec::try_from(limit).expect("the limit is a few seconds"));
     rustix::io::retry_on_intr(|| poll(&mut fds, limit.as_ref()))
         .map_err(|error| message::Error::Socket(error.into()))?;
     Ok([!fds[0].revents().is_empty(), !fds[1].revents().is_empty()])
@@ -195,10 +194,10 @@ mod tests {
         std::thread::sleep(Duration::from_millis(20));
         message::send(&library_end, &Message::answer(request.request, 77)).unwrap();
         let next = || message::receive(&front_end).unwrap().unwrap();
-        assert_eq!([next(), next()].map(|answer| (answer.request, answer.u64_at(0))), [
-            (1, Some(77)),
-            (req::GET_QUEUE_NUM, Some(2)),
-        ]);
+        assert_eq!(
+            [next(), next()].map(|answer| (answer.request, answer.u64_at(0))),
+            [(1, Some(77)), (req::GET_QUEUE_NUM, Some(2)),]
+        );
         drop(front_end);
         assert_eq!(relay.join().unwrap(), Ok(()));
     }

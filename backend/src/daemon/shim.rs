@@ -20,7 +20,7 @@ use super::request as req;
 
 /// What to do about a message of the front end.
 #[derive(Debug)]
-pub enum Action {
+pub(super) enum Action {
     /// Hand it to the protocol library.
     Forward(Message),
     /// Answer it; the library never sees it.
@@ -31,7 +31,7 @@ pub enum Action {
 
 /// What the front end said that the library has no word for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Notice {
+pub(super) enum Notice {
     /// The guest driver's device status; 0 is a reset.
     Status(u8),
     /// The MTU that the front end wants to use.
@@ -42,7 +42,7 @@ pub enum Notice {
 
 /// Why a connection can't go on.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(super) enum Error {
     /// The body of a request is too short for what it has to say.
     #[error("vhost-user request {request}: body of {len} bytes is too short")]
     Short {
@@ -58,7 +58,7 @@ pub enum Error {
 
 /// The state of one connection, as far as the shim needs it.
 #[derive(Debug)]
-pub struct Shim {
+pub(super) struct Shim {
     queue_num: u64,
     protocol_features: u64,
     /// What SET_FEATURES said last; `None` before.
@@ -73,7 +73,7 @@ impl Shim {
     /// A new connection. `pairs` is how many queue pairs the device serves; it has to have 4 rings for
     /// each, since a front end that counts pairs may use twice as many as were meant. `mtu` is the
     /// port's, when it is known.
-    pub fn new(pairs: u16, mtu: Option<u16>) -> Self {
+    pub(super) fn new(pairs: u16, mtu: Option<u16>) -> Self {
         Self {
             queue_num: 2 * u64::from(pairs),
             protocol_features: 0,
@@ -90,7 +90,7 @@ impl Shim {
     /// # Errors
     ///
     /// When the connection has to end.
-    pub fn request(&mut self, message: Message) -> Result<Vec<Action>, Error> {
+    pub(super) fn request(&mut self, message: Message) -> Result<Vec<Action>, Error> {
         let short = Error::Short { request: message.request, len: message.body.len() };
         Ok(match message.request {
             req::SET_FEATURES => {
@@ -181,7 +181,7 @@ impl Shim {
     }
 
     /// What the front end gets for an answer of the library.
-    pub fn answer(&mut self, mut message: Message) -> Message {
+    pub(super) fn answer(&mut self, mut message: Message) -> Message {
         if message.request == req::GET_PROTOCOL_FEATURES
             && let Some(features) = message.u64_at(0)
         {
@@ -191,7 +191,7 @@ impl Shim {
     }
 
     /// Whether a forwarded request will be answered by the library.
-    pub fn expects_answer(&self, message: &Message) -> bool {
+    pub(super) fn expects_answer(&self, message: &Message) -> bool {
         req::ALWAYS_ANSWERED.contains(&message.request) || self.acknowledges(message)
     }
 
@@ -240,10 +240,7 @@ mod tests {
     use super::*;
 
     fn enable(index: u32, on: u32) -> Message {
-        Message::request(
-            req::SET_VRING_ENABLE,
-            [index.to_le_bytes(), on.to_le_bytes()].concat(),
-        )
+        Message::request(req::SET_VRING_ENABLE, [index.to_le_bytes(), on.to_le_bytes()].concat())
     }
 
     fn value(request: u32, value: u64) -> Message {
@@ -259,7 +256,9 @@ mod tests {
     fn short(actions: &[Action]) -> Vec<String> {
         let short = |action: &Action| match action {
             Action::Forward(message) => format!("forward {} {:?}", message.request, message.body),
-            Action::Answer(message) => format!("answer {} {:?}", message.request, message.u64_at(0)),
+            Action::Answer(message) => {
+                format!("answer {} {:?}", message.request, message.u64_at(0))
+            }
             Action::Tell(notice) => format!("tell {notice:?}"),
         };
         actions.iter().map(short).collect()

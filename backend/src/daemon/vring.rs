@@ -38,7 +38,7 @@ thread_local! {
 }
 
 /// Runs `build` and answers what it answered, with the rings that were made meanwhile, in order.
-pub fn collect<T>(shared: &Arc<Shared>, build: impl FnOnce() -> T) -> (T, Vec<VringRwLock>) {
+pub(super) fn collect<T>(shared: &Arc<Shared>, build: impl FnOnce() -> T) -> (T, Vec<VringRwLock>) {
     let collecting = Collecting { shared: Arc::clone(shared), rings: Vec::new() };
     COLLECTING.set(Some(collecting));
     let result = build();

@@ -5,8 +5,6 @@
 //! stored where the protocol library looks for them (GET_VRING_BASE), so that picking up goes on where
 //! letting go stopped, whatever happened in between.
 
-use std::sync::Arc;
-
 use packet::Pool;
 use vhost_user_backend::{VringRwLock, VringState, VringT};
 use virtio_net::feature::Features;
@@ -164,5 +162,5 @@ fn ring(
     let queue = state.get_queue();
     let call = state.get_call().as_ref().and_then(|call| call.try_clone().ok());
     let setup = RingSetup::from_queue(queue, features, call.map(Notifier::from));
-    SplitRing::new(RingMemory::new(Arc::clone(&memory.memory())), setup)
+    SplitRing::new(RingMemory::new(memory.memory().into_inner()), setup)
 }
