@@ -63,7 +63,8 @@ load() {
         done </modules.order
     fi
     tries=0
-    while [ ! -e /sys/class/net/eth0 ]; do
+    # It is listed in /sys a moment before it can be used.
+    while ! ip link show dev eth0 >/dev/null 2>&1; do
         tries=$((tries + 1))
         if [ $tries -gt 100 ]; then
             say broken what=no-eth0

@@ -28,7 +28,7 @@ impl Backend {
         let socket = lab.socket();
         let mut command = lab.dut().command(&program()?);
         command.arg("--socket-path").arg(&socket).args(["--port", lab.port()]).args(options);
-        command.env("RUST_LOG", "info");
+        log_level(&mut command);
         let mut process = Process::spawn("backend", lab.logs(), command)?;
         wait_for("the backend to listen on its socket", START_LIMIT, || {
             if let Some(status) = process.ended()? {
@@ -44,7 +44,8 @@ impl Backend {
     pub fn start_client(lab: &Lab, socket: &Path, options: &[&str]) -> Result<Self> {
         let mut command = lab.dut().command(&program()?);
         command.arg("--client").arg("--socket-path").arg(socket).args(["--port", lab.port()]);
-        command.args(options).env("RUST_LOG", "info");
+        command.args(options);
+        log_level(&mut command);
         let process = Process::spawn("backend", lab.logs(), command)?;
         Ok(Self { process, socket: socket.to_owned() })
     }
@@ -93,6 +94,13 @@ pub fn program() -> Result<PathBuf> {
         bail!("no {}: cargo build --release -p vhost-user-gro", path.display());
     }
     Ok(path)
+}
+
+/// What the tests are run with, or enough to see what happened.
+fn log_level(command: &mut Command) {
+    if std::env::var_os("RUST_LOG").is_none() {
+        command.env("RUST_LOG", "info");
+    }
 }
 
 /// A command for the program with `options`, outside of any namespace.
