@@ -53,6 +53,8 @@ pub(crate) struct RxQueue {
     outstanding: u16,
     /// How far we have read the used ring.
     seen: u16,
+    /// The used index as it was last read.
+    index: u16,
     /// How far we have published the available ring.
     avail: u16,
     /// The packet that was found incomplete, by its position, so that it is counted once.
@@ -87,6 +89,7 @@ impl RxQueue {
             taken,
             outstanding: 0,
             seen: 0,
+            index: 0,
             avail: 0,
             incomplete: None,
             broken: false,
@@ -106,7 +109,7 @@ impl RxQueue {
         self.event_idx = rules.features & EVENT_IDX != 0;
         self.ring.clear();
         self.posted.fill(false);
-        (self.outstanding, self.seen, self.avail) = (0, 0, 0);
+        (self.outstanding, self.seen, self.index, self.avail) = (0, 0, 0, 0);
         (self.incomplete, self.broken) = (None, false);
         let view = self.ring.view();
         for (place, head) in self.buffers.iter().zip((0u16..).step_by(usize::from(self.chain))) {
@@ -142,9 +145,30 @@ impl RxQueue {
         violations: &mut Violations,
         each: &mut impl FnMut(Received<'_>),
     ) -> usize {
+        let (mut packets, start) = (0, self.seen);
+        let ready = self.ring.view().used_index().wrapping_sub(start);
+        loop {
+            let before = self.seen;
+            packets += self.poll_some(queue, scratch, violations, each);
+            // What came in meanwhile waits for the next poll.
+            if self.seen == before || self.seen.wrapping_sub(start) >= ready {
+                return packets;
+            }
+        }
+    }
+
+    /// Takes packets until a good part of the ring is to be posted again: a guest that looks at every
+    /// byte is slow, and the device would run out of buffers.
+    fn poll_some(
+        &mut self,
+        queue: usize,
+        scratch: &mut Vec<u8>,
+        violations: &mut Violations,
+        each: &mut impl FnMut(Received<'_>),
+    ) -> usize {
         let Some(mut burst) = self.begin(violations) else { return 0 };
         let mut packets = 0;
-        while burst.left() > 0 {
+        while burst.left() > 0 && self.taken.len() < REFILL {
             let Some(header) = self.header(&burst, violations) else {
                 // Nothing can be said of an element that names no buffer.
                 burst.position = burst.position.wrapping_add(1);
@@ -305,7 +329,10 @@ impl RxQueue {
             self.stats.violations += 1;
             return None;
         }
-        self.stats.publishes += 1;
+        if self.index != index {
+            self.index = index;
+            self.stats.publishes += 1;
+        }
         Some(Burst { position: self.seen, end: index, avail: self.avail })
     }
 
@@ -434,6 +461,8 @@ fn parts(len: u64, hdr_len: u16, gso_size: u16) -> u64 {
     len.saturating_sub(u64::from(hdr_len)).div_ceil(u64::from(gso_size)).max(1)
 }
 
+/// Buffers taken before they are posted again.
+const REFILL: usize = 64;
 /// An Ethernet header.
 const SHORTEST_FRAME: usize = 14;
 

@@ -143,6 +143,27 @@ fn an_index_too_far_ends_the_reading() {
 }
 
 #[test]
+fn buffers_are_posted_again_before_the_ring_is_empty() {
+    let mut bench = Bench::new(VERSION_1, 256, 128);
+    let header = NetHeader { num_buffers: 1, ..Default::default() };
+    for _ in 0..200 {
+        bench.fill(Some(header), 72);
+    }
+    bench.publish();
+    let Bench { queue, memory, avail, .. } = &mut bench;
+    let published = memory.slice(*avail, 4);
+    let mut seen = Vec::new();
+    let mut violations = Violations::new();
+    let taken = queue.poll(0, &mut Vec::new(), &mut violations, &mut |_| {
+        seen.push(published.get_ref::<u16>(2).unwrap().load());
+    });
+    assert_eq!((taken, seen.len(), violations.total()), (200, 200, 0));
+    seen.dedup();
+    assert_eq!(seen, [256, 320, 384, 448]);
+    assert_eq!((bench.available(), bench.queue.stats.publishes), (456, 1));
+}
+
+#[test]
 fn counting_notices_a_packet_in_parts() {
     let mut bench = Bench::new(DEFAULT, 8, 2048);
     bench.fill(Some(merged(2)), 2048);
