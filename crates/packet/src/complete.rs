@@ -75,6 +75,7 @@ mod tests {
     use super::*;
     use crate::build::{TcpFrame, UdpFrame};
     use crate::{Pool, header};
+    use proptest::prelude::*;
 
     fn frame(bytes: &[u8]) -> (Frame, Pool) {
         let mut pool = Pool::new(2, 2048);
@@ -132,5 +133,52 @@ mod tests {
         bytes[40..42].fill(0);
         let parsed = header::parse(&bytes).unwrap();
         assert!(transport_is_valid(&frame(&bytes).0, &parsed));
+    }
+
+    proptest! {
+        #[test]
+        fn completed_frames_verify_whatever_their_pieces(
+            payload in prop::collection::vec(any::<u8>(), 0..1500),
+            (v6, udp) in any::<(bool, bool)>(),
+            cut in 1_usize..200,
+        ) {
+            let bytes = match (v6, udp) {
+                (false, false) => TcpFrame { payload: &payload, ..TcpFrame::v4() }.to_vec(),
+                (true, false) => TcpFrame { payload: &payload, ..TcpFrame::v6() }.to_vec(),
+                (false, true) => UdpFrame { payload: &payload, ..UdpFrame::v4() }.to_vec(),
+                (true, true) => UdpFrame { payload: &payload, ..UdpFrame::v6() }.to_vec(),
+            };
+            let mut opened = bytes.clone();
+            let checksum = open(&mut opened);
+            let (head, rest) = opened.split_at(bytes.len() - payload.len());
+            let mut pool = Pool::new(1501, 200);
+            let mut frame = Frame::copied_from(head, &mut pool).unwrap();
+            for part in rest.chunks(cut) {
+                let part = Frame::copied_from(part, &mut pool).unwrap();
+                frame.push(part, 0, &mut pool);
+            }
+            frame.meta.checksum = checksum;
+            complete_checksum(&mut frame).unwrap();
+            let parsed = header::parse(frame.head()).unwrap();
+            prop_assert!(transport_is_valid(&frame, &parsed));
+            prop_assert_eq!(frame.to_vec(), bytes);
+        }
+
+        #[test]
+        fn arbitrary_places_change_two_bytes_or_none(
+            bytes in prop::collection::vec(any::<u8>(), 1..200),
+            (start, offset) in prop_oneof![any::<(u16, u16)>(), (0_u16..210, 0_u16..210)],
+        ) {
+            let (mut frame, _pool) = frame(&bytes);
+            frame.meta.checksum = Checksum::Partial { start, offset };
+            let field = usize::from(start) + usize::from(offset);
+            match complete_checksum(&mut frame) {
+                Ok(()) => {
+                    prop_assert_eq!(&frame.head()[..field], &bytes[..field]);
+                    prop_assert_eq!(&frame.head()[field + 2..], &bytes[field + 2..]);
+                }
+                Err(_) => prop_assert_eq!(frame.head(), &bytes[..]),
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! that can't cut one. The headers are found anew from the bytes, since the super-packet may be a
 //! guest's.
 
+use crate::checksum::Running;
 use crate::header::{self, ParseError, Parsed};
 use crate::{Checksum, Frame, Gso, Meta, Piece, Pool, checksum};
 
@@ -36,8 +37,8 @@ pub enum SegmentError {
 }
 
 /// Cuts a super-packet into complete frames and hands them to `each` in order; answers how many. The
-/// super-packet's buffers go back to the pool. Each segment is a copy, with all checksums computed:
-/// two passes over its bytes.
+/// super-packet's buffers go back to the pool. Each segment is a copy, with all checksums computed
+/// while its bytes are copied.
 ///
 /// # Errors
 ///
@@ -100,19 +101,20 @@ impl Plan {
     fn cut(&self, frame: &Frame, index: usize, source: &mut Source<'_>, pool: &mut Pool) -> Frame {
         let size = usize::from(self.gso.size);
         let payload = size.min(self.payload - index * size);
+        let mut sum = Running::default();
         let mut segment = {
             let mut buffer = pool.take().expect("buffers were counted before");
             let fits = (pool.buffer_size() - self.header_len).min(payload);
             let len = self.header_len + fits;
             buffer.bytes_mut()[..self.header_len].copy_from_slice(&frame.head()[..self.header_len]);
-            source.copy(&mut buffer.bytes_mut()[self.header_len..len]);
+            source.copy(&mut buffer.bytes_mut()[self.header_len..len], &mut sum);
             Frame::new(buffer, 0, u16::try_from(len).expect("a buffer has at most 65535 bytes"))
         };
         let whole = self.header_len + payload;
         while segment.len() < whole {
             let mut buffer = pool.take().expect("buffers were counted before");
             let len = (whole - segment.len()).min(pool.buffer_size());
-            source.copy(&mut buffer.bytes_mut()[..len]);
+            source.copy(&mut buffer.bytes_mut()[..len], &mut sum);
             let len = u16::try_from(len).expect("a buffer has at most 65535 bytes");
             segment.push_piece(Piece::new(buffer, 0, len), pool);
         }
@@ -122,16 +124,18 @@ impl Plan {
             layout: self.parsed.layout,
             ..frame.meta
         };
-        self.finish(&mut segment, index);
+        self.finish(&mut segment, index, sum.sum);
         segment
     }
 
-    /// Repairs the headers, which are copies of the super-packet's.
-    fn finish(&self, segment: &mut Frame, index: usize) {
+    /// Repairs the headers, which are copies of the super-packet's. `payload` is the payload's folded
+    /// sum; it starts at an even offset, as both transport headers are whole words.
+    fn finish(&self, segment: &mut Frame, index: usize, payload: u16) {
         let (network, transport) =
             (usize::from(self.parsed.layout.network), usize::from(self.parsed.layout.transport));
         let whole = segment.len();
-        let step = u16::try_from(index).unwrap_or(u16::MAX);
+        #[expect(clippy::cast_possible_truncation, reason = "an id wraps")]
+        let step = index as u16;
         let head = segment.head_mut();
         if self.parsed.v6 {
             put_u16(head, network + 4, whole - network - header::IPV6_LEN);
@@ -154,9 +158,10 @@ impl Plan {
         };
         put_u16(head, field, 0);
         let pseudo = checksum::pseudo_header(head, &self.parsed, whole - transport);
-        let sum = !checksum::add(pseudo, checksum::sum_frame(segment, transport));
+        let header = checksum::sum(&head[transport..self.header_len]);
+        let sum = !checksum::add(checksum::add(pseudo, header), payload);
         let sum = if sum == 0 && !self.parsed.tcp { 0xffff } else { sum };
-        put_u16(segment.head_mut(), field, usize::from(sum));
+        put_u16(head, field, usize::from(sum));
     }
 
     fn finish_tcp(&self, tcp: &mut [u8], index: usize) {
@@ -173,7 +178,7 @@ impl Plan {
     }
 }
 
-/// The payload, read in one pass across the pieces.
+/// The payload, read in one pass across the pieces and summed on the way.
 struct Source<'a> {
     frame: &'a Frame,
     piece: usize,
@@ -185,7 +190,7 @@ impl<'a> Source<'a> {
         Self { frame, piece: 0, offset }
     }
 
-    fn copy(&mut self, to: &mut [u8]) {
+    fn copy(&mut self, to: &mut [u8], sum: &mut Running) {
         let mut rest = to;
         while !rest.is_empty() {
             let bytes = match self.piece {
@@ -194,7 +199,8 @@ impl<'a> Source<'a> {
             };
             let count = rest.len().min(bytes.len() - self.offset);
             let (now, later) = rest.split_at_mut(count);
-            now.copy_from_slice(&bytes[self.offset..self.offset + count]);
+            let part = &bytes[self.offset..self.offset + count];
+            sum.append(checksum::copy_and_sum(part, now), count);
             rest = later;
             self.offset += count;
             if self.offset == bytes.len() {
@@ -222,6 +228,7 @@ mod tests {
     use proptest::prelude::*;
 
     const PAYLOAD: usize = 5000;
+    const BUFFERS: usize = 1200;
 
     fn payload() -> Vec<u8> {
         (0..PAYLOAD).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect()
@@ -243,14 +250,14 @@ mod tests {
     }
 
     fn cut(bytes: &[u8], gso: Gso, buffer_size: usize) -> Vec<Vec<u8>> {
-        let mut pool = Pool::new(256, buffer_size);
+        let mut pool = Pool::new(BUFFERS, buffer_size);
         let frame = super_packet(bytes, gso, &mut pool);
         let mut frames = Vec::new();
         let count = segment(frame, &mut pool, |frame| frames.push(frame)).unwrap();
         assert_eq!(count, frames.len());
         let bytes = frames.iter().map(Frame::to_vec).collect();
         frames.into_iter().for_each(|frame| pool.recycle(frame));
-        assert_eq!(pool.available(), 256);
+        assert_eq!(pool.available(), BUFFERS);
         bytes
     }
 
@@ -273,6 +280,18 @@ mod tests {
             one.to_vec()
         };
         chunks.enumerate().map(one).collect()
+    }
+
+    fn udp_segments(frame: &UdpFrame<'_>, gso: Gso) -> Vec<Vec<u8>> {
+        let chunks = frame.payload.chunks(usize::from(gso.size)).enumerate();
+        let one = |(index, payload)| {
+            let mut one = UdpFrame { payload, ..*frame };
+            if let (Ip::V4 { id, .. }, false) = (&mut one.ip, gso.fixed_id) {
+                *id = id.wrapping_add(u16::try_from(index).unwrap());
+            }
+            one.to_vec()
+        };
+        chunks.map(one).collect()
     }
 
     #[test]
@@ -301,9 +320,8 @@ mod tests {
         let payload = payload();
         let mut frame = UdpFrame::v6();
         frame.payload = &payload;
-        let expected: Vec<_> =
-            payload.chunks(1200).map(|payload| UdpFrame { payload, ..frame }.to_vec()).collect();
-        assert_eq!(cut(&frame.to_vec(), gso(GsoKind::UdpV6, 1200), 2048), expected);
+        let gso = gso(GsoKind::UdpV6, 1200);
+        assert_eq!(cut(&frame.to_vec(), gso, 2048), udp_segments(&frame, gso));
     }
 
     #[test]
@@ -335,6 +353,34 @@ mod tests {
     }
 
     proptest! {
+        /// Cutting is the inverse of joining, whatever the sizes of payload, segments and buffers.
+        #[test]
+        fn segments_join_to_the_super_packet(
+            payload in prop::collection::vec(any::<u8>(), 800..9000),
+            size in 8_u16..9000,
+            buffer_size in 1001_usize..4000,
+            (v6, udp, fixed_id, ecn) in any::<(bool, bool, bool, bool)>(),
+            (flags, seq, id) in any::<(u8, u32, u16)>(),
+        ) {
+            let kind = match (v6, udp) {
+                (false, false) => GsoKind::TcpV4,
+                (true, false) => GsoKind::TcpV6,
+                (false, true) => GsoKind::UdpV4,
+                (true, true) => GsoKind::UdpV6,
+            };
+            let gso = Gso { kind, size, segments: 0, fixed_id, ecn, trusted: false };
+            let mut tcp = if v6 { TcpFrame::v6() } else { TcpFrame::v4() };
+            tcp.ip.set_id(id);
+            (tcp.payload, tcp.flags, tcp.seq) = (&payload, u16::from(flags), seq);
+            let udp_frame = UdpFrame { link: tcp.link, ip: tcp.ip, ports: tcp.ports, payload: &payload };
+            let (bytes, expected) = if udp {
+                (udp_frame.to_vec(), udp_segments(&udp_frame, gso))
+            } else {
+                (tcp.to_vec(), tcp_segments(&tcp, gso))
+            };
+            prop_assert_eq!(cut(&bytes, gso, buffer_size), expected);
+        }
+
         #[test]
         fn arbitrary_bytes_are_cut_or_come_back(
             head in prop::collection::vec(any::<u8>(), 1..120),
