@@ -31,6 +31,8 @@ use screen::Screen;
 struct Progress {
     sent: AtomicU64,
     received: AtomicU64,
+    /// The guest is ready.
+    open: AtomicBool,
     /// No more packets are made.
     closed: AtomicBool,
 }
@@ -107,9 +109,14 @@ pub fn run(options: &Demo) -> Result<(), Failure> {
 /// The sender: it never has more than `window` packets under way.
 fn port(config: StreamConfig, progress: Arc<Progress>, window: u64) -> Memory {
     let mut streams = Streams::new(config);
+    let mut open = false;
     let source = move |burst: &mut Burst, pool: &mut Pool| {
         if progress.closed.load(Ordering::Acquire) {
             return Fill::Drained;
+        }
+        if !std::mem::replace(&mut open, progress.open.load(Ordering::Acquire)) {
+            // The turn of the worker's loop that finds the guest ready may have begun before.
+            return Fill::Idle;
         }
         let under_way = streams.frames() - progress.received.load(Ordering::Acquire);
         if under_way + burst.room() as u64 > window {
@@ -134,6 +141,9 @@ fn receive(
         queue_size,
         ..guest::Config::new(Connect::Path(socket.to_owned()))
     })?;
+    // Its answer comes when everything before it is in effect.
+    guest.read_net_config()?;
+    progress.open.store(true, Ordering::Release);
     let mut checker = Checker::new(config);
     let mut mismatches = Vec::new();
     let (mut quiet, mut received) = (0_u32, 0);

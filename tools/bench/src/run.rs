@@ -54,12 +54,19 @@ pub(crate) fn run(case: &Case, gro: bool, batch: usize, time: Duration) -> anyho
     let mut templates = Templates::new(config);
     templates.prepare(&mut pool);
     let frame_len = templates.frame_len();
+    // Packets that the guest has received, and one more as soon as it is ready.
     let received = Arc::new(AtomicU64::new(0));
     let source = {
         let received = Arc::clone(&received);
+        let mut open = false;
         move |burst: &mut Burst, pool: &mut Pool| {
+            let reached = received.load(Ordering::Acquire);
+            if !std::mem::replace(&mut open, reached > 0) {
+                // The turn of the worker's loop that finds the guest ready may have begun before.
+                return Fill::Idle;
+            }
             // A sender that is ahead of the guest's buffers would measure drops.
-            let under_way = templates.frames() - received.load(Ordering::Relaxed);
+            let under_way = templates.frames() + 1 - reached;
             if under_way + burst.room() as u64 > WINDOW {
                 return Fill::Idle;
             }
@@ -96,9 +103,12 @@ pub(crate) fn run(case: &Case, gro: bool, batch: usize, time: Duration) -> anyho
             let config =
                 guest::Config { queue_size: RING, ..guest::Config::new(Connect::Path(socket)) };
             let mut guest = Guest::connect(config)?;
+            // Its answer comes when everything before it is in effect.
+            guest.read_net_config()?;
+            received.store(1, Ordering::Release);
             while !stop.load(Ordering::Relaxed) {
                 if guest.poll_rx_fast() > 0 {
-                    received.store(guest.stats().rx.segments, Ordering::Relaxed);
+                    received.store(guest.stats().rx.segments + 1, Ordering::Release);
                 }
             }
             Ok(guest.stats().rx.violations)
