@@ -1,7 +1,11 @@
 //! Whether what arrived is what was sent, byte by byte.
+//!
+//! A frame's flow is found by its source address, then all of its bytes are looked at: the header fields
+//! that are the same in all packets of a flow against those that were sent, lengths, checksums and
+//! positions by what they mean, the payload against the pattern. Only the IPv4 id is taken as it comes.
 
 use packet::checksum;
-use packet::header::{self, ParseError, Parsed};
+use packet::header::{self, ETHERNET_LEN, IPV4_LEN, IPV6_LEN, ParseError, Parsed, TCP_LEN};
 
 use crate::flow::{self, FIRST_SEQ};
 use crate::{StreamConfig, pattern};
@@ -26,6 +30,14 @@ pub enum Mismatch {
     /// It belongs to none of the flows.
     #[error("flow {0} does not exist")]
     Flow(u32),
+    /// A header field differs that is the same in all packets of the flow.
+    #[error("flow {flow}: header byte {at} differs")]
+    Header {
+        /// Flow number.
+        flow: u32,
+        /// First byte that differs, from the start of the frame.
+        at: usize,
+    },
     /// The IP header's length is not that of the frame.
     #[error("flow {flow}: IP length {ip}, frame has {have}")]
     Length {
@@ -82,12 +94,16 @@ pub struct Summary {
     pub mismatches: u64,
     /// Flows of which something arrived.
     pub flows: u32,
+    /// Payload bytes that all frames carry together, when their number is limited.
+    pub expected_bytes: Option<u64>,
 }
 
 /// Compares what arrives with what was sent.
 #[derive(Debug)]
 pub struct Checker {
     config: StreamConfig,
+    /// The headers of each flow, with zeros where packets differ.
+    headers: Vec<Box<[u8]>>,
     /// TCP: the next sequence number; UDP: the next packet.
     next: Vec<u32>,
     seen: Vec<bool>,
@@ -96,11 +112,24 @@ pub struct Checker {
 
 impl Checker {
     /// A checker for streams made with this configuration.
+    ///
+    /// # Panics
+    ///
+    /// As [`Streams::new`](crate::Streams::new) does.
     pub fn new(config: &StreamConfig) -> Self {
+        crate::streams::check(config);
         let flows = config.flows as usize;
         let first = if config.udp { 0 } else { FIRST_SEQ };
+        let payload = vec![0; usize::from(config.payload)];
+        let header = |flow| {
+            let mut frame = flow::first_frame(config, flow, &payload);
+            frame.truncate(frame.len() - payload.len());
+            blank(&mut frame, config.ipv6, config.udp);
+            frame.into_boxed_slice()
+        };
         Self {
             config: config.clone(),
+            headers: (0..config.flows).map(header).collect(),
             next: vec![first; flows],
             seen: vec![false; flows],
             summary: Summary::default(),
@@ -127,7 +156,12 @@ impl Checker {
     /// What arrived so far.
     pub fn summary(&self) -> Summary {
         let flows = self.seen.iter().filter(|seen| **seen).count();
-        Summary { flows: u32::try_from(flows).expect("at most 65536 flows"), ..self.summary }
+        let payload = u64::from(self.config.payload);
+        Summary {
+            flows: u32::try_from(flows).expect("at most 65536 flows"),
+            expected_bytes: self.config.total_frames.map(|frames| frames * payload),
+            ..self.summary
+        }
     }
 
     fn check(&mut self, bytes: &[u8], state: ChecksumState) -> Result<usize, Mismatch> {
@@ -137,7 +171,8 @@ impl Checker {
         if flow >= self.config.flows || parsed.tcp == self.config.udp {
             return Err(Mismatch::Flow(flow));
         }
-        self.check_headers(bytes, &parsed, flow, state)?;
+        self.check_fields(bytes, &parsed, flow)?;
+        self.check_lengths_and_sums(bytes, &parsed, flow, state)?;
         let payload = &bytes[usize::from(parsed.layout.payload)..network + parsed.ip_len];
         if parsed.tcp {
             self.check_tcp(bytes, &parsed, flow, payload)?;
@@ -148,7 +183,22 @@ impl Checker {
         Ok(payload.len())
     }
 
-    fn check_headers(
+    fn check_fields(&self, bytes: &[u8], parsed: &Parsed, flow: u32) -> Result<(), Mismatch> {
+        let sent = &self.headers[flow as usize];
+        let mut header = [0; LONGEST_HEADER];
+        let len = usize::from(parsed.layout.payload).min(LONGEST_HEADER);
+        header[..len].copy_from_slice(&bytes[..len]);
+        let header = &mut header[..len];
+        if header.len() == sent.len() {
+            blank(header, self.config.ipv6, self.config.udp);
+        }
+        match difference(header, sent) {
+            None => Ok(()),
+            Some(at) => Err(Mismatch::Header { flow, at }),
+        }
+    }
+
+    fn check_lengths_and_sums(
         &self,
         bytes: &[u8],
         parsed: &Parsed,
@@ -232,12 +282,41 @@ impl Checker {
 }
 
 fn compare(flow: u32, position: u32, got: &[u8], sent: &[u8]) -> Result<(), Mismatch> {
-    if got == sent {
-        return Ok(());
+    match difference(got, sent) {
+        None => Ok(()),
+        Some(at) => Err(Mismatch::Payload { flow, position, at }),
     }
-    let at = got.iter().zip(sent).position(|(got, sent)| got != sent).unwrap_or(sent.len());
-    Err(Mismatch::Payload { flow, position, at })
 }
+
+/// The first byte that differs; where the shorter one ends, when it is the start of the other.
+fn difference(got: &[u8], sent: &[u8]) -> Option<usize> {
+    if got == sent {
+        return None;
+    }
+    let shorter = got.len().min(sent.len());
+    Some(got.iter().zip(sent).position(|(got, sent)| got != sent).unwrap_or(shorter))
+}
+
+/// Zeroes the fields in which the packets of a flow differ: lengths, id, checksums, sequence number.
+fn blank(header: &mut [u8], ipv6: bool, udp: bool) {
+    let transport = if ipv6 {
+        header[18..20].fill(0);
+        ETHERNET_LEN + IPV6_LEN
+    } else {
+        header[16..20].fill(0);
+        header[24..26].fill(0);
+        ETHERNET_LEN + IPV4_LEN
+    };
+    let transport = &mut header[transport..];
+    // TCP: sequence number and checksum; UDP: length and checksum.
+    transport[4..8].fill(0);
+    if !udp {
+        transport[16..18].fill(0);
+    }
+}
+
+/// Ethernet, IPv6, TCP with timestamps, and a byte by which a longer one differs.
+const LONGEST_HEADER: usize = ETHERNET_LEN + IPV6_LEN + TCP_LEN + 12 + 1;
 
 #[cfg(test)]
 mod tests {
@@ -268,8 +347,13 @@ mod tests {
         };
         assert!(matches!(changed(12, false), Mismatch::Headers(_)));
         assert!(matches!(changed(29, true), Mismatch::Flow(1)));
+        assert_eq!(changed(0, false), Mismatch::Header { flow: 0, at: 0 });
+        assert_eq!(changed(22, true), Mismatch::Header { flow: 0, at: 22 });
+        assert_eq!(changed(37, true), Mismatch::Header { flow: 0, at: 37 });
+        assert_eq!(changed(47, true), Mismatch::Header { flow: 0, at: 47 });
+        assert_eq!(changed(65, true), Mismatch::Header { flow: 0, at: 65 });
         assert!(matches!(changed(17, false), Mismatch::Length { .. }));
-        assert!(matches!(changed(22, false), Mismatch::IpChecksum(0)));
+        assert!(matches!(changed(24, false), Mismatch::IpChecksum(0)));
         assert!(matches!(changed(100, false), Mismatch::TransportChecksum { .. }));
         assert!(matches!(changed(100, true), Mismatch::Payload { at: 34, .. }));
 
@@ -281,6 +365,26 @@ mod tests {
         assert!(matches!(next(&frames[1]), Err(Mismatch::Order { .. })));
         let summary = checker.summary();
         assert_eq!((summary.packets, summary.mismatches, summary.lost_bytes), (2, 2, 100));
+    }
+
+    #[test]
+    fn any_changed_byte_and_any_cut_is_found() {
+        for (ipv6, udp) in [(false, false), (true, false), (false, true), (true, true)] {
+            let config =
+                StreamConfig { flows: 2, payload: 100, ipv6, udp, ..StreamConfig::default() };
+            let sent = &frames(&config, 1)[0];
+            let mut checker = Checker::new(&config);
+            let mut found = |bytes: &[u8]| checker.frame(bytes, ChecksumState::Complete).is_err();
+            for at in 0..sent.len() {
+                assert!(found(&sent[..at]), "cut at {at}");
+                for change in 1..=255 {
+                    let mut bytes = sent.clone();
+                    bytes[at] ^= change;
+                    assert!(found(&bytes), "byte {at} changed by {change}");
+                }
+            }
+            checker.frame(sent, ChecksumState::Complete).unwrap();
+        }
     }
 
     #[test]

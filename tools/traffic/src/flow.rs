@@ -9,7 +9,10 @@ const TIMESTAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 10, 0, 0, 0, 20];
 /// The sequence number of a stream's first byte.
 pub(crate) const FIRST_SEQ: u32 = 1;
 
-/// The header of a flow's first packet, with right checksums, around this payload.
+/// Its folded sum.
+pub(crate) const FIRST_SEQ_SUM: u16 = 1;
+
+/// The frame of a flow's first packet, with right checksums, around this payload.
 pub(crate) fn first_frame(config: &StreamConfig, flow: u32, payload: &[u8]) -> Vec<u8> {
     let ip = ip(config.ipv6, flow);
     let ports = (10_000 + u16::try_from(flow % 10_000).expect("below 10000"), 5001);

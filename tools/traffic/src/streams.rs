@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use packet::header::{IPV4_LEN, IPV6_LEN};
 use packet::{Burst, Checksum, Frame, Pool, checksum};
 
-use crate::flow::{self, FIRST_SEQ};
+use crate::flow::{self, FIRST_SEQ, FIRST_SEQ_SUM};
 use crate::{StreamConfig, pattern};
 
 /// A source of frames.
@@ -123,12 +123,12 @@ impl Streams {
             header[transport + 4..transport + 8].copy_from_slice(&seq.to_be_bytes());
             transport + 16
         };
-        // The first frame was built around zeros and sequence number 1.
+        // The first frame was built around zeros and the first sequence number.
         let mut sum = !word(header, sum_at);
         sum = checksum::add(sum, checksum::sum(payload));
         if !self.config.udp {
             let seq = checksum::sum(&header[transport + 4..transport + 8]);
-            sum = checksum::add(checksum::sub(sum, 1), seq);
+            sum = checksum::add(checksum::sub(sum, FIRST_SEQ_SUM), seq);
         }
         let field = if sum == 0xffff && self.config.udp { 0xffff } else { !sum };
         put(header, sum_at, field);

@@ -7,7 +7,7 @@
 use packet::header::{IPV4_LEN, IPV6_LEN};
 use packet::{Burst, Frame, Pool, checksum};
 
-use crate::flow::{self, FIRST_SEQ};
+use crate::flow::{self, FIRST_SEQ, FIRST_SEQ_SUM};
 use crate::streams::{Turn, check, mark, put, word};
 use crate::{StreamConfig, pattern};
 
@@ -27,8 +27,9 @@ struct Flow {
     header: Box<[u8]>,
     seq: u32,
     id: u16,
-    /// Checksum fields for an id and a sequence number of zero.
+    /// Checksum field for an id of zero.
     ip_sum: u16,
+    /// Checksum field for a sequence number of zero; unused for UDP.
     tcp_sum: u16,
 }
 
@@ -52,7 +53,11 @@ impl Templates {
                     seq: FIRST_SEQ,
                     id: 0,
                     ip_sum: word(&frame, 24),
-                    tcp_sum: checksum::update(word(&frame, transport + 16), 1, 0),
+                    tcp_sum: if config.udp {
+                        0
+                    } else {
+                        checksum::update(word(&frame, transport + 16), FIRST_SEQ_SUM, 0)
+                    },
                 }
             })
             .collect();
@@ -119,6 +124,22 @@ impl Templates {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn smallest_frames_are_valid() {
+        for (ipv6, udp, payload) in [(false, false, 1), (false, true, 8), (true, true, 8)] {
+            let config = StreamConfig { ipv6, udp, payload, ..StreamConfig::default() };
+            let mut templates = Templates::new(config);
+            let (mut burst, mut pool) = (Burst::new(300), Pool::new(300, 128));
+            templates.prepare(&mut pool);
+            assert_eq!(templates.fill(&mut burst, &mut pool), 300);
+            for frame in burst.frames() {
+                assert_eq!(frame.len(), templates.frame_len());
+                let parsed = packet::header::parse(frame.head()).unwrap();
+                assert!(packet::transport_is_valid(frame, &parsed));
+            }
+        }
+    }
 
     #[test]
     fn template_frames_are_valid_and_advance() {
