@@ -23,10 +23,10 @@ pub enum SegmentError {
     /// Segments of no bytes, or no payload at all.
     #[error("segment size or payload is zero")]
     Empty,
-    /// A segment would be longer than an IP packet can be.
-    #[error("segments of {0} bytes do not fit an IP packet")]
+    /// A segment would be longer than an IP packet can be, or its headers longer than a buffer.
+    #[error("{0} bytes are too long for a segment or its headers")]
     TooLong(usize),
-    /// The pool has fewer buffers than there are segments to make; `needed` of them are.
+    /// The pool has fewer buffers than the segments take.
     #[error("{needed} buffers needed, {available} available")]
     NoBuffers {
         /// How many buffers the segments take.
@@ -350,6 +350,23 @@ mod tests {
         let mut arp = bytes.clone();
         arp[13] = 6;
         assert!(matches!(refused(&arp, good, 64), SegmentError::Headers(_)));
+    }
+
+    #[test]
+    fn what_fits_no_packet_or_buffer_comes_back() {
+        let mut pool = Pool::new(64, 2048);
+        let mut tcp = TcpFrame::v4();
+        tcp.payload = &[7; 1000];
+        let mut frame = Frame::copied_from(&tcp.to_vec(), &mut pool).unwrap();
+        frame.meta.gso = Some(gso(GsoKind::TcpV4, u16::MAX));
+        let (mut frame, error) = segment(frame, &mut Pool::new(64, 53), |_| {}).unwrap_err();
+        assert_eq!(error, SegmentError::TooLong(54));
+        for _ in 0..33 {
+            frame.push(Frame::copied_from(&[7; 2000], &mut pool).unwrap(), 0, &mut pool);
+        }
+        let (frame, error) = segment(frame, &mut Pool::new(64, 2048), |_| {}).unwrap_err();
+        assert_eq!(error, SegmentError::TooLong(54 + 65_535));
+        assert_eq!(frame.len(), 54 + 1000 + 33 * 2000);
     }
 
     proptest! {
