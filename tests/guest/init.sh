@@ -18,8 +18,13 @@ say() { echo "E2E $*"; }
 # stat NAME: a counter of the network driver
 stat() { cat "/sys/class/net/eth0/statistics/$1"; }
 
-# now: milliseconds since boot
-now() { read -r up _ </proc/uptime; echo "${up%.*}${up#*.}0"; }
+# now: milliseconds since boot. /proc/uptime has seconds, a point, and two digits; a number that starts
+# with 0 would be taken for octal.
+now() {
+    read -r up _ </proc/uptime
+    hundredths=${up#*.}
+    echo $((${up%.*} * 1000 + ${hundredths#0} * 10))
+}
 
 address() { case $1 in 4) echo "$peer_v4" ;; 6) echo "$peer_v6" ;; esac; }
 
