@@ -77,9 +77,13 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    fn transmit(&mut self, vring: &VringRwLock) -> io::Result<()> {
+    /// Takes what was sent; false when the ring is stopped, which it may be since the kick.
+    fn transmit(&mut self, vring: &VringRwLock) -> io::Result<bool> {
         let memory = self.memory.as_ref().expect("memory comes before kicks").memory();
         let mut state = vring.get_mut();
+        if !state.is_enabled() || !state.get_queue().ready() {
+            return Ok(false);
+        }
         let chains: Vec<_> =
             state.get_queue_mut().iter(memory.clone()).map_err(io::Error::other)?.collect();
         for chain in chains {
@@ -96,13 +100,17 @@ impl Net {
             self.backlog.extend((self.react.lock().unwrap())(header, frame));
             state.add_used(head, 0).map_err(io::Error::other)?;
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Delivers what it can, publishes it at once, and calls if the guest asked for that.
-    fn receive(&mut self, vring: &VringRwLock) -> io::Result<()> {
+    /// Delivers what it can, publishes it at once, and calls if the guest asked for that; false when
+    /// the ring is stopped.
+    fn receive(&mut self, vring: &VringRwLock) -> io::Result<bool> {
         let memory = self.memory.as_ref().expect("memory comes before kicks").memory();
         let mut state = vring.get_mut();
+        if !state.is_enabled() || !state.get_queue().ready() {
+            return Ok(false);
+        }
         let queue = state.get_queue_mut();
         let (used_ring, size) = (queue.used_ring(), queue.size());
         let first_used = queue.next_used();
@@ -188,7 +196,7 @@ impl Net {
             self.seen.calls.fetch_add(1, Ordering::Relaxed);
             state.signal_used_queue()?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Asks to be kicked when there are more buffers than now; true when there are already. What was
@@ -261,15 +269,9 @@ impl VhostUserBackendMut for Net {
         _thread: usize,
     ) -> io::Result<()> {
         self.seen.kicks[usize::from(event)].fetch_add(1, Ordering::Relaxed);
-        let ready = |index: usize| {
-            let state = vrings[index].get_ref();
-            state.is_enabled() && state.get_queue().ready()
-        };
-        if ready(1) {
-            loop {
-                vrings[1].disable_notification().map_err(io::Error::other)?;
-                self.transmit(&vrings[1])?;
-                if !vrings[1].enable_notification().map_err(io::Error::other)? {
+        if self.transmit(&vrings[1])? {
+            while vrings[1].enable_notification().map_err(io::Error::other)? {
+                if !self.transmit(&vrings[1])? {
                     break;
                 }
             }
@@ -277,10 +279,11 @@ impl VhostUserBackendMut for Net {
                 vrings[1].signal_used_queue()?;
             }
         }
-        if ready(0) {
-            self.receive(&vrings[0])?;
+        if self.receive(&vrings[0])? {
             while self.ask_for_buffers(&vrings[0])? {
-                self.receive(&vrings[0])?;
+                if !self.receive(&vrings[0])? {
+                    break;
+                }
             }
         }
         Ok(())
@@ -327,10 +330,12 @@ impl Device {
         let (current, seen) = (Arc::clone(&served.current), Arc::clone(&served.seen));
         let there = path.clone();
         let thread = std::thread::spawn(move || {
-            while !there.exists() {
-                std::thread::yield_now();
-            }
-            served.run(|daemon| daemon.start_client(there.to_str().unwrap()).unwrap());
+            // The guest's socket may exist and not be listened on yet.
+            served.run(|daemon| {
+                while daemon.start_client(there.to_str().unwrap()).is_err() {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+            });
         });
         Self { path, seen, current, thread: Some(thread), _directory: directory }
     }
