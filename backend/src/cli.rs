@@ -190,6 +190,22 @@ impl Polling {
     }
 }
 
+/// What a usage error says, on one line: its first paragraph and the tip, without the usage.
+pub fn usage_line(error: &str) -> String {
+    let lines = error.lines().map(str::trim);
+    let (first, rest): (Vec<_>, Vec<_>) = lines
+        .take_while(|line| !line.starts_with("Usage:"))
+        .enumerate()
+        .partition(|(at, _)| *at == 0);
+    let first = first.iter().map(|(_, line)| line.trim_start_matches("error: "));
+    let rest = rest
+        .iter()
+        .map(|(_, line)| *line)
+        .filter(|line| !line.is_empty() && !line.starts_with("For more information"));
+    let text: Vec<_> = first.chain(rest).collect();
+    format!("{}; `vhost-user-gro --help` lists the options", text.join(" "))
+}
+
 fn mac(text: &str) -> Result<[u8; 6], String> {
     let wrong = || "six bytes in hexadecimal with colons: 52:54:00:12:34:56".to_owned();
     let parts: Vec<_> = text.split(':').collect();
@@ -251,6 +267,21 @@ mod tests {
         ] {
             assert!(parse(wrong).is_err(), "'{wrong}'");
         }
+    }
+
+    #[test]
+    fn usage_errors_are_told_on_one_line() {
+        let line = |arguments| usage_line(&parse(arguments).unwrap_err().to_string());
+        assert_eq!(
+            line("--socket-path s"),
+            "the following required arguments were not provided: --port <SPEC>; \
+             `vhost-user-gro --help` lists the options"
+        );
+        let wrong = line("--socket-path s --port memory --gro-normal-batch 0");
+        assert!(wrong.starts_with("invalid value '0' for '--gro-normal-batch <N>'"), "{wrong}");
+        let wrong = line("--socket-path s --port memory --gor off");
+        assert!(wrong.contains("'--gor'") && wrong.contains("tip: "), "{wrong}");
+        assert!(!wrong.contains('\n'));
     }
 
     #[test]
