@@ -21,7 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
         main_transfer(logs, &["--gro", "off"])?.check_unmerged()
     }),
     test("qemu_mrg_rxbuf_off", |logs| without(logs, "mrg_rxbuf", 15).map(|_| ())),
-    test("qemu_csum_off", |logs| without(logs, "csum", 0)?.check_merged()),
+    test("qemu_csum_off", |logs| without(logs, "csum", 0)?.check_merging()),
     test("qemu_guest_csum_off", |logs| without(logs, "guest_csum", 1)?.check_unmerged()),
     test("qemu_guest_tso4_off", |logs| {
         transfers::check_unmerged(Family::V4, without(logs, "guest_tso4", 7)?.v4)
@@ -29,11 +29,11 @@ pub(crate) const TESTS: &[Test] = &[
     test("qemu_guest_tso6_off", |logs| {
         transfers::check_unmerged(Family::V6, without(logs, "guest_tso6", 8)?.v6)
     }),
-    test("qemu_host_tso4_off", |logs| without(logs, "host_tso4", 11)?.check_merged()),
-    test("qemu_host_tso6_off", |logs| without(logs, "host_tso6", 12)?.check_merged()),
-    test("qemu_event_idx_off", |logs| without(logs, "event_idx", 29)?.check_merged()),
-    test("qemu_indirect_desc_off", |logs| without(logs, "indirect_desc", 28)?.check_merged()),
-    test("qemu_listens_and_backend_connects", |logs| backend_connects(logs)?.check_merged()),
+    test("qemu_host_tso4_off", |logs| without(logs, "host_tso4", 11)?.check_merging()),
+    test("qemu_host_tso6_off", |logs| without(logs, "host_tso6", 12)?.check_merging()),
+    test("qemu_event_idx_off", |logs| without(logs, "event_idx", 29)?.check_merging()),
+    test("qemu_indirect_desc_off", |logs| without(logs, "indirect_desc", 28)?.check_merging()),
+    test("qemu_listens_and_backend_connects", |logs| backend_connects(logs)?.check_merging()),
 ];
 
 const fn test(name: &'static str, run: fn(&Path) -> Result<()>) -> Test {

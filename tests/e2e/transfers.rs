@@ -15,12 +15,21 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// Both means are those of super-packets.
+    /// Both means are those of a stream that was merged well: over 8 KB.
     pub(crate) fn check_merged(&self) -> Result<()> {
+        self.check_more_than(8 * 1024)
+    }
+
+    /// Both means tell that there was merging; how much of it depends on the moment.
+    pub(crate) fn check_merging(&self) -> Result<()> {
+        self.check_more_than(3 * 1024)
+    }
+
+    fn check_more_than(&self, bytes: u64) -> Result<()> {
         for (family, mean) in [(Family::V4, self.v4), (Family::V6, self.v6)] {
             ensure!(
-                mean > 8 * 1024,
-                "mean received packet over IPv{family}: {mean} bytes, not 8 KB"
+                mean > bytes,
+                "mean received packet over IPv{family}: {mean} bytes, not over {bytes}"
             );
         }
         Ok(())

@@ -28,24 +28,35 @@ now() {
 
 address() { case $1 in 4) echo "$peer_v4" ;; 6) echo "$peer_v6" ;; esac; }
 
-# get FAMILY BYTES: fetches the payload into /tmp/data
+# fetch FAMILY BYTES SECONDS: the payload into /tmp/data, within a time. The client is a script on the
+# connection itself: nc would copy a kilobyte at a time, and the guest never send a large segment.
+fetch() {
+    printf '#!/bin/sh\necho GET %s; cat >/tmp/data\n' "$2" >/tmp/client
+    chmod +x /tmp/client
+    : >/tmp/data
+    timeout "$3" nc "$(address "$1")" "$transfer_port" -e /tmp/client
+}
+
+# get FAMILY BYTES: the payload, once
 get() {
     packets=$(stat rx_packets) bytes=$(stat rx_bytes) start=$(now)
-    echo "GET $2" | timeout 110 nc "$(address "$1")" "$transfer_port" >/tmp/data
+    fetch "$1" "$2" 110
     end=$(now)
     packets=$(($(stat rx_packets) - packets)) bytes=$(($(stat rx_bytes) - bytes))
     say get family="$1" bytes="$(wc -c </tmp/data)" sha256="$(sha256sum </tmp/data | cut -c1-64)" \
         ms=$((end - start)) rx_packets=$packets rx_bytes=$bytes
 }
 
-# put FAMILY: sends /tmp/data back
+# put FAMILY: /tmp/data back to the peer
 put() {
     packets=$(stat tx_packets) bytes=$(stat tx_bytes) start=$(now)
     size=$(wc -c </tmp/data)
-    answer=$({ echo "PUT $size"; cat /tmp/data; } | timeout 110 nc "$(address "$1")" "$transfer_port")
+    printf '#!/bin/sh\necho PUT %s; cat /tmp/data; cat >/tmp/answer\n' "$size" >/tmp/client
+    rm -f /tmp/answer
+    timeout 110 nc "$(address "$1")" "$transfer_port" -e /tmp/client
     end=$(now)
     packets=$(($(stat tx_packets) - packets)) bytes=$(($(stat tx_bytes) - bytes))
-    say put family="$1" bytes="$size" sha256="${answer:-none}" \
+    say put family="$1" bytes="$size" sha256="$(cat /tmp/answer || echo none)" \
         ms=$((end - start)) tx_packets=$packets tx_bytes=$bytes
 }
 
@@ -53,7 +64,7 @@ put() {
 traffic() {
     round=0
     while :; do
-        echo "GET $2" | timeout 20 nc "$(address "$1")" "$transfer_port" >/tmp/data
+        fetch "$1" "$2" 20
         say traffic round=$round bytes="$(wc -c </tmp/data)" sha256="$(sha256sum </tmp/data | cut -c1-64)"
         round=$((round + 1))
     done

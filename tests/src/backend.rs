@@ -3,6 +3,7 @@
 use std::{
     ffi::OsStr,
     fs,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -29,13 +30,15 @@ impl Backend {
         let mut command = lab.dut().command(&program()?);
         command.arg("--socket-path").arg(&socket).args(["--port", lab.port()]).args(options);
         log_level(&mut command);
+        // A backend that was killed has left the socket's file: wait for another one.
+        let left = file(&socket);
         let mut process = Process::spawn("backend", lab.logs(), command)?;
-        wait_for("the backend to listen on its socket", START_LIMIT, || {
+        wait_for("the backend to make its socket", START_LIMIT, || {
             if let Some(status) = process.ended()? {
                 bail!("the backend ended at start ({status})");
             }
-            // The socket's file may be one that a killed backend left: ask who listens.
-            Ok(listens(&process, &socket)?.then_some(()))
+            let found = file(&socket);
+            Ok((found.is_some() && found != left).then_some(()))
         })?;
         Ok(Self { process, socket })
     }
@@ -110,25 +113,12 @@ pub fn command(options: &[impl AsRef<OsStr>]) -> Result<Command> {
     Ok(command)
 }
 
-/// Whether a socket in the network namespace of `process` listens at `path` (/proc/net/unix, proc(5)).
-fn listens(process: &Process, path: &Path) -> Result<bool> {
-    let table = format!("/proc/{}/net/unix", process.id());
-    match fs::read_to_string(&table) {
-        Ok(text) => Ok(listens_in(&text, &path.to_string_lossy())),
-        Err(_) if !Path::new(&table).exists() => Ok(false),
-        Err(error) => Err(error).with_context(|| format!("cannot read {table}")),
-    }
+/// What tells a file from another one of the same name: inode, and when that was written.
+fn file(path: &Path) -> Option<(u64, i64, i64)> {
+    let metadata = fs::symlink_metadata(path).ok()?;
+    Some((metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
 }
 
-fn listens_in(table: &str, path: &str) -> bool {
-    table.lines().skip(1).any(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        matches!(fields[..], [_, _, _, ACCEPTS_CONNECTIONS, _, _, _, bound] if bound == path)
-    })
-}
-
-/// `__SO_ACCEPTCON` of the kernel, as the table prints it.
-const ACCEPTS_CONNECTIONS: &str = "00010000";
 const START_LIMIT: Duration = Duration::from_secs(15);
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
@@ -137,12 +127,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_listening_socket_counts() {
-        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
-                     0000: 00000003 00000000 00000000 0001 03 7 /b\n\
-                     0000: 00000002 00000000 00010000 0001 01 8 /a\n\
-                     0000: 00000002 00000000 00010000 0001 01 9\n";
-        assert!(listens_in(table, "/a"));
-        assert!(!listens_in(table, "/b"));
+    fn a_file_made_again_is_another_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        assert_eq!(file(&path), None);
+        fs::write(&path, "").unwrap();
+        let first = file(&path);
+        assert_eq!(file(&path), first);
+        fs::remove_file(&path).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        fs::write(&path, "").unwrap();
+        assert_ne!(file(&path), first);
     }
 }
