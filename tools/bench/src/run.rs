@@ -108,7 +108,7 @@ pub(crate) fn run(case: &Case, gro: bool, batch: usize, time: Duration) -> anyho
             received.store(1, Ordering::Release);
             while !stop.load(Ordering::Relaxed) {
                 if guest.poll_rx_fast() > 0 {
-                    received.store(guest.stats().rx.segments + 1, Ordering::Release);
+                    received.store(guest.rx_stats().segments + 1, Ordering::Release);
                 }
             }
             Ok(guest.stats().rx.violations)
