@@ -133,8 +133,9 @@ pub struct Gro {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub gro_normal_batch: u32,
     /// How long a packet may be held for a successor, in microseconds; 0 holds none beyond the end of
-    /// the poll.
-    #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    /// the poll. A port that is polled has no interrupt moderation that would gather packets for a
+    /// poll; the default is what Linux uses for such devices.
+    #[arg(long, value_name = "US", default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     pub gro_flush_timeout: u64,
     /// The largest merged IP packet in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 65535, value_parser = clap::value_parser!(u32).range(1..=65535))]

@@ -267,7 +267,10 @@ impl Worker {
     fn idle(&mut self, now: Instant) {
         let since = *self.idle_since.get_or_insert(now);
         let Some(spin) = self.config.spin else { return };
-        if now.saturating_since(since) < spin {
+        // Held packets are due too soon for a sleep, whose length the kernel rounds up.
+        let due_soon =
+            self.engine.deadline().is_some_and(|due| due.saturating_since(now) < SHORTEST_SLEEP);
+        if now.saturating_since(since) < spin || due_soon {
             std::hint::spin_loop();
             return;
         }
@@ -297,7 +300,7 @@ impl Worker {
         // Control moves the generation before it wakes: seen here, or the wake-up ends the sleep.
         if !pending && self.shared.generation() == self.seen && !limit.is_zero() {
             self.stats.sleeps += 1;
-            if limit < Duration::from_millis(1) {
+            if limit < SHORTEST_SLEEP {
                 std::thread::sleep(limit);
             } else if let Err(error) = self.sleeper.sleep(&self.shared, limit) {
                 log::error!("sleep: {error}");
@@ -351,5 +354,7 @@ const BUDGET: usize = 256;
 const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 /// The longest sleep: statistics stay fresh, and a wake-up that a kernel lost costs no more.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+/// The resolution of a sleep that descriptors can end.
+const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 /// A pause that lets others run, when nothing can announce the next event.
 const NAP: Duration = Duration::from_micros(50);
