@@ -1,0 +1,1 @@
+//! A PCI function seen from user space.

@@ -1,0 +1,1 @@
+//! A driver for EF10 network functions.

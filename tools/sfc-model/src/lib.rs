@@ -1,0 +1,1 @@
+//! A software model of an EF10 network function.
