@@ -35,7 +35,7 @@ impl NormalBatch {
     /// Adds a frame; delivers if that fills the batch. A super-packet counts for its segments.
     #[inline]
     pub fn push<S: Sink>(&mut self, frame: Frame, sink: &mut S, pool: &mut Pool) {
-        self.packets += frame.meta.gso.map_or(1, |gso| usize::from(gso.segments));
+        self.packets += frame.meta.gso.map_or(1, |gso| usize::from(gso.segments.max(1)));
         self.frames.push(frame);
         if self.packets >= self.threshold {
             self.flush(sink, pool);

@@ -1,131 +1,143 @@
 //! Whether a packet continues the flow that was found (`spec/gro.md` 2.2 to 2.4, C1 to C15).
 //!
 //! These checks run once, against the one flow that was found; they never decide which flow that is.
+//! [`fits`] answers by few comparisons, which is all that a packet pays that is merged; only when it says
+//! no does [`why_not`] look for the reason.
 
-use packet::header::{ETHERNET_LEN, IPV6_LEN, TCP_LEN};
+use packet::Frame;
+use packet::header::TCP_LEN;
 
-use crate::config::{Accept, Config};
-use crate::counters::Completed;
+use crate::config::Rules;
+use crate::counters::{Completed, Passed};
+use crate::flow::Flow;
 use crate::parse::Packet;
-use crate::table::Flow;
+use crate::parse::ipv4::DONT_FRAGMENT;
+use crate::parse::tcp::{FIN_PSH, WINDOW};
 
-/// How a packet fits behind a held flow.
-pub(crate) enum Fit {
-    /// It continues the flow. The id of the flow stands still if `fixed_id`.
-    Merge { fixed_id: bool },
-    /// It does not, for this reason.
-    Flush(Completed),
+/// Whether a packet continues a flow; if so, whether the flow's IPv4 id stands still from now on.
+#[inline]
+pub(crate) fn fits(flow: &Flow, frame: &Frame, packet: &Packet, rules: &Rules) -> Option<bool> {
+    let differing = (flow.word ^ packet.word) & !FIN_PSH
+        | packet.word & rules.never
+        | flow.ack ^ packet.ack
+        | flow.next_seq ^ packet.seq
+        | flow.network ^ packet.network;
+    let fits = packet.flush.is_none()
+        && differing == 0
+        && packet.segment <= flow.mss
+        && flow.size + u32::from(packet.len) <= rules.max_size
+        && same_options(flow, frame, packet)
+        && segments_fit(flow, packet)
+        && pieces_fit(flow, frame, rules);
+    if fits { id_stands_still(flow, packet, rules) } else { None }
 }
 
-/// Compares. `pieces` is how many pieces the packet's frame has.
-#[inline]
-pub(crate) fn fit(
-    flow: &Flow,
-    head: &[u8],
-    packet: &Packet,
-    pieces: usize,
-    config: &Config,
-    accept: Accept,
-) -> Fit {
-    if packet.flush.is_some() {
-        return Fit::Flush(Completed::ControlPacket);
+/// The reason why a packet does not continue a flow, in the order of the specification.
+#[cold]
+pub(crate) fn why_not(flow: &Flow, frame: &Frame, packet: &Packet, rules: &Rules) -> Completed {
+    if let Some(reason) = packet.flush {
+        return match reason {
+            Passed::ControlFlag => Completed::ControlPacket,
+            Passed::ZeroPayload => Completed::PureAck,
+            _ => Completed::OrderRule,
+        };
     }
-    let differing = flow.word ^ packet.word;
-    if differing & !FIN_PSH != 0 {
-        // C7: the lower half is the window.
-        let window_only = differing & 0xffff_0000 & !FIN_PSH == 0;
-        return Fit::Flush(if window_only { Completed::Window } else { Completed::Flags });
+    let differing = (flow.word ^ packet.word) & !FIN_PSH;
+    if differing & !WINDOW != 0 || packet.word & rules.never != 0 {
+        return Completed::Flags; // C7, 4.8
+    }
+    if differing != 0 {
+        return Completed::Window; // C7
     }
     if flow.ack != packet.ack {
-        return Fit::Flush(Completed::Ack); // C8
+        return Completed::Ack; // C8
     }
-    let options = usize::from(packet.transport) + TCP_LEN..usize::from(packet.payload);
-    let options_differ = flow.frame.head()[options.clone()] != head[options];
-    if options_differ {
-        return Fit::Flush(Completed::Options); // C9
+    if !same_options(flow, frame, packet) {
+        return Completed::Options; // C9
     }
     if let Some(reason) = network_differs(flow, packet) {
-        return Fit::Flush(reason);
+        return reason; // C10
     }
-    if packet.len == 0 {
-        return Fit::Flush(Completed::PureAck); // C11
+    if packet.segment > flow.mss {
+        return Completed::LongerSegment; // C11
     }
-    // C11, and C14 for a super-packet, whose segments have to be of the same size.
-    if packet.segment > flow.mss || (packet.count > 1 && packet.segment != flow.mss) {
-        return Fit::Flush(Completed::LongerSegment);
+    if flow.next_seq != packet.seq {
+        return Completed::Sequence; // C12
     }
-    if packet.seq != flow.next_seq {
-        return Fit::Flush(Completed::Sequence); // C12
+    if packet.count > 1 && packet.segment != flow.mss {
+        return Completed::Refused; // C14
     }
-    if packet.word & CWR != 0 && !config.merge_cwr {
-        return Fit::Flush(Completed::Flags); // 4.8
+    if flow.size + u32::from(packet.len) > rules.max_size {
+        return Completed::SizeLimit; // C15
     }
-    let Some(fixed_id) = id_mode(flow, packet, config) else {
-        return Fit::Flush(Completed::Id);
-    };
-    if extensions_differ(flow, head, packet) {
-        return Fit::Flush(Completed::Options); // M3
+    if !segments_fit(flow, packet) || !pieces_fit(flow, frame, rules) {
+        return Completed::SegmentLimit; // C15
     }
-    // C15. In-band VLAN tags count.
-    let size =
-        flow.frame.len() - usize::from(flow.padding) - ETHERNET_LEN + usize::from(packet.len);
-    if size > config.max_size.min(accept.max_size) as usize {
-        return Fit::Flush(Completed::SizeLimit);
-    }
-    if flow.count.checked_add(packet.count).is_none()
-        || flow.frame.piece_count() + pieces > usize::from(accept.max_pieces)
-    {
-        return Fit::Flush(Completed::SegmentLimit);
-    }
-    Fit::Merge { fixed_id }
+    Completed::Id // C4
 }
 
-#[inline]
+/// C1 to C3, C5 and C6.
 fn network_differs(flow: &Flow, packet: &Packet) -> Option<Completed> {
-    let (held, new) = (flow.network_fields, packet.network_fields);
-    if held == new {
-        return None;
-    }
-    Some(match (packet.v6, held.hops != new.hops, held.class != new.class) {
-        (false, true, _) => Completed::Ttl,         // C1
-        (false, false, true) => Completed::Tos,     // C2
-        (false, false, false) => Completed::Df,     // C3
-        (true, _, true) => Completed::TrafficClass, // C5
-        (true, _, false) => Completed::HopLimit,    // C6
+    let differing = flow.network ^ packet.network;
+    let (class, hops, df) = (differing >> 24, differing >> 16 & 0xff, differing & 0xffff);
+    Some(match (packet.key.is_ipv6(), class, hops, df) {
+        (_, 0, 0, 0) => return None,
+        (false, _, 1.., _) => Completed::Ttl,
+        (false, 1.., _, _) => Completed::Tos,
+        (false, ..) => Completed::Df,
+        (true, 1.., _, _) => Completed::TrafficClass,
+        (true, ..) => Completed::HopLimit,
     })
 }
 
-/// C4. Whether the id stands still from now on; `None` when it neither does nor counts up.
+/// C4, by the rule of the newest kernels: the second packet decides whether the id counts up or stands
+/// still. A virtio-net header can't say which (4.8), so that a fragmentable packet has to count.
 #[inline]
-fn id_mode(flow: &Flow, packet: &Packet, config: &Config) -> Option<bool> {
-    if packet.v6 {
+fn id_stands_still(flow: &Flow, packet: &Packet, rules: &Rules) -> Option<bool> {
+    if packet.key.is_ipv6() {
         return Some(false);
     }
     let off = packet.id.wrapping_sub(flow.id);
     let fixed = if flow.count == 1 { off == 0 } else { flow.fixed_id };
-    let may_stand_still = packet.network_fields.df || config.merge_fixed_id_without_df;
-    match fixed {
-        true if off == 0 && may_stand_still => Some(true),
-        false if off == flow.count => Some(false),
-        _ => None,
+    if fixed {
+        let may = packet.network & u32::from(DONT_FRAGMENT) != 0 || rules.fixed_id_without_df;
+        // The ids inside a super-packet as input must stand still as well.
+        (off == 0 && may && (packet.count == 1 || packet.fixed_id)).then_some(true)
+    } else {
+        (off == flow.count && !packet.fixed_id).then_some(false)
     }
 }
 
-/// The bytes of IPv6 extension headers; the key has only their length.
+/// C9. The data offsets are equal.
 #[inline]
-fn extensions_differ(flow: &Flow, head: &[u8], packet: &Packet) -> bool {
-    let (start, end) = (usize::from(packet.network) + IPV6_LEN, usize::from(packet.transport));
-    packet.v6 && end > start && {
-        // The first next-header value stands in the IP header.
-        let next = usize::from(packet.network) + 6;
-        flow.frame.head()[next] != head[next] || flow.frame.head()[start..end] != head[start..end]
+fn same_options(flow: &Flow, frame: &Frame, packet: &Packet) -> bool {
+    let start = usize::from(packet.layout.transport) + TCP_LEN;
+    let end = usize::from(packet.layout.payload);
+    if start == end {
+        return true;
     }
+    let (held, new) = (&flow.frame().head()[start..], &frame.head()[start..]);
+    if end - start == TIMESTAMPS
+        && let (Some(held), Some(new)) =
+            (held.first_chunk::<TIMESTAMPS>(), new.first_chunk::<TIMESTAMPS>())
+    {
+        // By far the most frequent length; comparing a known number of bytes is cheaper.
+        return held == new;
+    }
+    held.get(..end - start) == new.get(..end - start)
 }
 
-/// FIN and PSH in bytes 12 to 15 of the TCP header.
-pub(crate) const FIN_PSH: u32 = (FIN | PSH) << 16;
-/// Flags that end a super-packet: URG, PSH, RST, SYN, FIN.
-pub(crate) const ENDING: u32 = (0x20 | PSH | 0x04 | 0x02 | FIN) << 16;
-const FIN: u32 = 0x01;
-const PSH: u32 = 0x08;
-const CWR: u32 = 0x80 << 16;
+/// C14, and a count that fits its 16 bits.
+#[inline]
+fn segments_fit(flow: &Flow, packet: &Packet) -> bool {
+    (packet.count == 1 || packet.segment == flow.mss)
+        && flow.count.checked_add(packet.count).is_some()
+}
+
+#[inline]
+fn pieces_fit(flow: &Flow, frame: &Frame, rules: &Rules) -> bool {
+    flow.frame().piece_count() + frame.piece_count() <= rules.max_pieces
+}
+
+/// Two NOPs and the timestamp option.
+const TIMESTAMPS: usize = 12;

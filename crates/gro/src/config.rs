@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::parse::tcp::CWR;
+
 /// The operator's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -12,8 +14,11 @@ pub struct Config {
     pub flush_timeout: Duration,
     /// The largest super-packet, in bytes behind the Ethernet header; at most 65535.
     pub max_size: u32,
-    /// How many flows are held at once. Rounded up to a power of two; at least 8.
+    /// How many flows are held at once: rounded up to a power of two, at least 8, at most 32768. Each
+    /// eight share a bucket.
     pub max_flows: usize,
+    /// Sum up the bytes of packets whose checksum the port has not verified. Otherwise such packets pass.
+    pub verify_checksums: bool,
     /// Use the IP length of a frame that Ethernet has padded, instead of not merging it (`spec/gro.md`
     /// 7.1).
     pub trim_padding: bool,
@@ -41,6 +46,7 @@ impl Default for Config {
             flush_timeout: Duration::ZERO,
             max_size: LARGEST,
             max_flows: 2048,
+            verify_checksums: true,
             trim_padding: false,
             merge_fixed_id_without_df: false,
             merge_cwr: false,
@@ -74,5 +80,42 @@ impl Default for Accept {
     }
 }
 
+/// What a packet is measured by: settings and guest taken together, once per change.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    pub(crate) tcp4: bool,
+    pub(crate) tcp6: bool,
+    pub(crate) trim_padding: bool,
+    pub(crate) verify_checksums: bool,
+    /// An IPv4 id may stand still although DF is clear.
+    pub(crate) fixed_id_without_df: bool,
+    /// TCP flags that a packet behind the first may not have.
+    pub(crate) never: u32,
+    /// Bytes behind the Ethernet header.
+    pub(crate) max_size: u32,
+    pub(crate) max_pieces: usize,
+}
+
+impl Rules {
+    pub(crate) fn new(config: &Config, accept: &Accept) -> Self {
+        Self {
+            tcp4: config.enabled && accept.tcp4,
+            tcp6: config.enabled && accept.tcp6,
+            trim_padding: config.trim_padding,
+            verify_checksums: config.verify_checksums,
+            fixed_id_without_df: config.merge_fixed_id_without_df,
+            never: if config.merge_cwr { 0 } else { CWR },
+            max_size: config.max_size.min(accept.max_size).min(LARGEST),
+            max_pieces: usize::from(accept.max_pieces),
+        }
+    }
+
+    /// Whether anything can be merged.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.tcp4 || self.tcp6
+    }
+}
+
 /// An IP packet has a 16-bit length.
-pub(crate) const LARGEST: u32 = 65_535;
+const LARGEST: u32 = 65_535;

@@ -1,4 +1,9 @@
 //! What became of each packet, and why each flow was completed (`spec/gro.md` 8).
+//!
+//! Each packet that comes in is counted once: merged, held, or passed for one reason. Each flow that was
+//! held is counted once more when it leaves, with the one reason why.
+
+use std::borrow::Cow;
 
 macro_rules! reasons {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident => $text:literal,)* }) => {
@@ -31,7 +36,7 @@ reasons! {
         Truncated => "truncated",
         /// IPv4 options, or a version that is none.
         IpOptions => "ip_options",
-        /// A fragment.
+        /// An IP fragment.
         Fragment => "fragment",
         /// The IPv4 header checksum is wrong.
         IpChecksum => "ip_csum",
@@ -39,11 +44,11 @@ reasons! {
         IpLength => "ip_len",
         /// The reserved IPv4 flag is set.
         ReservedBit => "reserved_bit",
-        /// IPv6 extension headers that are not skipped.
+        /// IPv6 extension headers that are cut off, or too many.
         ExtensionHeader => "ext_header",
         /// A TCP header that can't be.
         L4Header => "l4_header",
-        /// The transport checksum is wrong.
+        /// The transport checksum is wrong, or nobody has verified it.
         L4Checksum => "l4_csum",
         /// No payload.
         ZeroPayload => "zero_payload",
@@ -53,6 +58,8 @@ reasons! {
         ControlFlag => "control_flag",
         /// A super-packet from a source that is not trusted, or one that can't be continued.
         UntrustedSuper => "untrusted_super",
+        /// More VLAN tags than are looked through.
+        Recursion => "recursion",
     }
 }
 
@@ -61,7 +68,7 @@ reasons! {
     Completed {
         /// FIN, PSH or another flag on its last packet.
         PshFin => "psh_fin",
-        /// A segment shorter than the first.
+        /// Its last segment is shorter than the first.
         ShortSegment => "short_segment",
         /// The next segment is longer than the first.
         LongerSegment => "longer_segment",
@@ -93,10 +100,12 @@ reasons! {
         SizeLimit => "size_limit",
         /// The super-packet would stand for too many segments or lie in too many pieces.
         SegmentLimit => "segment_limit",
-        /// The next packet of the flow may not be merged for a reason of its own.
+        /// The next packet is a SYN, RST or FIN without payload, or urgent.
         ControlPacket => "control_packet",
-        /// A packet that may belong to the flow had to pass.
+        /// Another packet, which can't be merged and may belong to the flow, came behind it.
         OrderRule => "order_rule",
+        /// A super-packet as input whose segments are of another kind.
+        Refused => "refused",
         /// Its place was needed.
         Evicted => "evicted",
         /// The poll ended.
@@ -115,14 +124,18 @@ reasons! {
 /// Counters of an engine. Packets, unless they say otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counters {
-    /// Came in.
+    /// Packets that came in: the sum of merged, held and passed.
     pub received: u64,
     /// Appended to a held one.
     pub merged: u64,
-    /// Held as the first of a flow.
+    /// Held as the first of a flow: the sum of completed flows, and of those held now.
     pub held: u64,
-    /// Completed flows of two packets or more.
+    /// Super-packets made: completed flows of two packets or more.
     pub supers: u64,
+    /// Packets that the super-packets made stand for.
+    pub segments: u64,
+    /// Bytes of the super-packets made.
+    pub bytes: u64,
     passed: [u64; Passed::ALL.len()],
     completed: [u64; Completed::ALL.len()],
 }
@@ -134,6 +147,8 @@ impl Default for Counters {
             merged: 0,
             held: 0,
             supers: 0,
+            segments: 0,
+            bytes: 0,
             passed: [0; Passed::ALL.len()],
             completed: [0; Completed::ALL.len()],
         }
@@ -144,6 +159,11 @@ impl Counters {
     #[inline]
     pub(crate) fn pass(&mut self, reason: Passed) {
         self.passed[reason as usize] += 1;
+    }
+
+    #[inline]
+    pub(crate) fn pass_many(&mut self, reason: Passed, count: u64) {
+        self.passed[reason as usize] += count;
     }
 
     #[inline]
@@ -159,6 +179,26 @@ impl Counters {
     /// How many flows were completed for this reason.
     pub fn completed_for(&self, reason: Completed) -> u64 {
         self.completed[reason as usize]
+    }
+
+    /// Everything, by name, for statistics: reasons are `passed_…` and `completed_…`.
+    pub fn iter(&self) -> impl Iterator<Item = (Cow<'static, str>, u64)> {
+        let totals = [
+            ("received", self.received),
+            ("merged", self.merged),
+            ("held_as_head", self.held),
+            ("supers", self.supers),
+            ("segments", self.segments),
+            ("bytes", self.bytes),
+        ];
+        totals
+            .into_iter()
+            .map(|(name, count)| (Cow::Borrowed(name), count))
+            .chain(self.passed().map(|(name, count)| (Cow::Owned(format!("passed_{name}")), count)))
+            .chain(
+                self.completed()
+                    .map(|(name, count)| (Cow::Owned(format!("completed_{name}")), count)),
+            )
     }
 
     /// Passed packets by reason.

@@ -1,22 +1,29 @@
-//! The engine: what is held, and what happens to each frame.
+//! The engine: what is held, and what happens to each frame (`spec/gro.md` 2.8).
 
-use packet::{Burst, Checksum, Frame, Pool, checksum};
+use packet::{Burst, Checksum, Frame, Pool};
 
 use crate::batch::{NormalBatch, Sink};
-use crate::checks::{ENDING, FIN_PSH, Fit, fit};
-use crate::complete::{pseudo_header, repair};
-use crate::config::{Accept, Config};
+use crate::checks::{fits, why_not};
+use crate::complete::repair;
+use crate::config::{Accept, Config, Rules};
 use crate::counters::{Completed, Counters, Passed};
-use crate::parse::{Packet, Parsed, parse};
-use crate::table::{Flow, Slot, Table};
+use crate::parse::tcp::ENDING;
+use crate::parse::{Packet, Scope, Stray, parse};
+use crate::table::{Found, Slot, Table};
 use crate::time::Instant;
+use crate::verify::{is_known, is_valid};
 
 /// One GRO engine: the held flows of one worker.
+///
+/// Its frames' buffers are lost when it is dropped while it holds some: [`Engine::flush_all`] first.
 #[derive(Debug)]
 pub struct Engine {
     config: Config,
     accept: Accept,
+    rules: Rules,
     table: Table,
+    /// Flows are held that the guest can no longer take.
+    stale: bool,
     counters: Counters,
 }
 
@@ -35,16 +42,27 @@ impl<S: Sink> Out<'_, S> {
 }
 
 impl Engine {
-    /// An engine that holds nothing, for a guest that takes nothing yet ([`Engine::set_accept`]).
+    /// An engine that holds nothing, for a guest that takes nothing yet ([`Engine::set_accept`]). The
+    /// only place where it allocates.
     pub fn new(config: Config) -> Self {
-        let table = Table::new(config.max_flows);
-        Self { config, accept: Accept::default(), table, counters: Counters::default() }
+        let accept = Accept::default();
+        Self {
+            rules: Rules::new(&config, &accept),
+            table: Table::new(config.max_flows, config.seed),
+            config,
+            accept,
+            stale: false,
+            counters: Counters::default(),
+        }
     }
 
-    /// What the guest can take from now on. Flows that are held go on under the new limits; when the
-    /// guest takes less than before, flush first.
+    /// What the guest can take from now on. Flows of a kind that it no longer takes are completed before
+    /// the next frame; so that the guest gets nothing under the old rules any more,
+    /// [`flush_all`](Self::flush_all) first. Other flows go on under the new limits.
+    #[inline]
     pub fn set_accept(&mut self, accept: Accept) {
         self.accept = accept;
+        self.set_rules();
     }
 
     /// The settings.
@@ -52,9 +70,13 @@ impl Engine {
         &self.config
     }
 
-    /// Changes the settings, except the number of flows. When merging is switched off, flush first.
+    /// Changes the settings, except the number of flows and the seed: these stay. When merging is
+    /// switched off, held flows are completed before the next frame.
     pub fn set_config(&mut self, config: Config) {
+        let Config { max_flows, seed, .. } = self.config;
         self.config = config;
+        (self.config.max_flows, self.config.seed) = (max_flows, seed);
+        self.set_rules();
     }
 
     /// What happened so far.
@@ -67,13 +89,15 @@ impl Engine {
         self.table.len()
     }
 
-    /// When the oldest held flow has to be completed at the latest.
+    /// When the oldest held flow has to be completed at the latest: when to call
+    /// [`end_of_poll`](Self::end_of_poll) again even if nothing comes.
     pub fn deadline(&self) -> Option<Instant> {
         let oldest = self.table.oldest()?;
         Some(self.table.flow(oldest).since.after(self.config.flush_timeout))
     }
 
-    /// Takes all frames of a burst in.
+    /// Takes all frames of a burst in. What can't be held leaves through the batch, together with what
+    /// is complete.
     #[inline]
     pub fn receive<S: Sink>(
         &mut self,
@@ -85,10 +109,14 @@ impl Engine {
     ) {
         let mut out = Out { batch, sink, pool };
         self.counters.received += burst.len() as u64;
-        if !self.config.enabled || !(self.accept.tcp4 || self.accept.tcp6) {
+        if self.stale {
+            self.complete_all(Completed::FeatureChange, &mut out);
+            self.stale = false;
+        }
+        if !self.rules.any() {
             let reason = if self.config.enabled { Passed::NoGuestFeature } else { Passed::GroOff };
+            self.counters.pass_many(reason, burst.len() as u64);
             for frame in burst.drain() {
-                self.counters.pass(reason);
                 out.push(frame);
             }
             return;
@@ -98,8 +126,8 @@ impl Engine {
         }
     }
 
-    /// The end of a poll: completes held flows (all, or with a flush timeout those that are old enough),
-    /// then delivers the normal batch.
+    /// The end of a poll: completes held flows (all, or with a flush timeout those that are old enough,
+    /// counted from when their first packet came), then delivers the normal batch.
     #[inline]
     pub fn end_of_poll<S: Sink>(
         &mut self,
@@ -109,11 +137,15 @@ impl Engine {
         pool: &mut Pool,
     ) {
         let mut out = Out { batch, sink, pool };
-        if self.config.flush_timeout.is_zero() {
+        let timeout = self.config.flush_timeout;
+        if self.stale {
+            self.complete_all(Completed::FeatureChange, &mut out);
+            self.stale = false;
+        } else if timeout.is_zero() {
             self.complete_all(Completed::PollEnd, &mut out);
         } else {
             while let Some(oldest) = self.table.oldest()
-                && now.saturating_since(self.table.flow(oldest).since) >= self.config.flush_timeout
+                && now.saturating_since(self.table.flow(oldest).since) >= timeout
             {
                 self.complete(oldest, Completed::Aged, &mut out);
             }
@@ -121,7 +153,7 @@ impl Engine {
         batch.flush(sink, pool);
     }
 
-    /// Completes everything that is held, and delivers the normal batch.
+    /// Completes everything that is held, oldest first, and delivers the normal batch.
     pub fn flush_all<S: Sink>(
         &mut self,
         reason: Completed,
@@ -130,85 +162,78 @@ impl Engine {
         pool: &mut Pool,
     ) {
         self.complete_all(reason, &mut Out { batch, sink, pool });
+        self.stale = false;
         batch.flush(sink, pool);
     }
 
-    #[inline]
-    fn frame<S: Sink>(&mut self, now: Instant, frame: Frame, out: &mut Out<'_, S>) {
-        match parse(&frame, &self.config, self.accept) {
-            Parsed::Tcp(packet) => self.tcp(now, frame, &packet, out),
-            Parsed::Pass(reason) => self.pass(frame, reason, out),
-            Parsed::Bypass(reason, key) => {
-                self.complete_which(|flow| flow.key.same_addresses(&key), out);
-                self.pass(frame, reason, out);
-            }
-            Parsed::BypassAll(reason) => {
-                self.complete_all(Completed::OrderRule, out);
-                self.pass(frame, reason, out);
-            }
-        }
+    fn set_rules(&mut self) {
+        let rules = Rules::new(&self.config, &self.accept);
+        let lost = (self.rules.tcp4 && !rules.tcp4) || (self.rules.tcp6 && !rules.tcp6);
+        self.stale |= lost && self.table.len() > 0;
+        self.rules = rules;
     }
 
     #[inline]
-    fn tcp<S: Sink>(
-        &mut self,
-        now: Instant,
-        mut frame: Frame,
-        packet: &Packet,
-        out: &mut Out<'_, S>,
-    ) {
-        let (found, sibling) = self.table.find(packet.hash, &packet.key);
-        if let Some(sibling) = sibling {
-            self.complete(sibling, Completed::OrderRule, out);
-        }
-        if packet.flush.is_none() && !verify(&mut frame, packet) {
-            // B9: it passes, behind what is held of its flow.
-            if let Some(slot) = found {
-                self.complete(slot, Completed::OrderRule, out);
+    fn frame<S: Sink>(&mut self, now: Instant, mut frame: Frame, out: &mut Out<'_, S>) {
+        let mut packet = Packet::default();
+        if let Err(Stray { reason, scope }) = parse(&frame, &self.rules, &mut packet) {
+            if scope != Scope::Nothing {
+                self.let_pass(scope, &packet, out);
             }
-            self.pass(frame, Passed::L4Checksum, out);
-            return;
+            return self.pass(frame, reason, out);
         }
-        let Some(slot) = found else { return self.hold_or_pass(now, frame, packet, out) };
-        let flow = self.table.flow_mut(slot);
-        let pieces = frame.piece_count();
-        match fit(flow, frame.head(), packet, pieces, &self.config, self.accept) {
-            Fit::Merge { fixed_id } => {
-                merge(flow, frame, packet, fixed_id, out.pool);
-                self.counters.merged += 1;
-                if packet.word & ENDING != 0 {
-                    self.complete(slot, Completed::PshFin, out);
-                } else if usize::from(packet.len)
-                    < usize::from(packet.segment.max(flow.mss)) * usize::from(packet.count)
-                {
-                    self.complete(slot, Completed::ShortSegment, out);
+        if packet.flush.is_none() && !is_known(&frame, &packet) {
+            self.verify(&mut frame, &mut packet);
+        }
+        let hash = self.table.hash(&packet.key);
+        match self.table.find(hash, &packet, frame.head()) {
+            Found::Flow(slot) => {
+                let flow = self.table.flow_mut(slot);
+                if let Some(fixed_id) = fits(flow, &frame, &packet, &self.rules) {
+                    flow.append(frame, &packet, fixed_id, out.pool);
+                    let mss = flow.mss;
+                    self.counters.merged += 1;
+                    return self.appended(slot, mss, &packet, out);
                 }
-            }
-            Fit::Flush(reason) => {
+                let reason = why_not(flow, &frame, &packet, &self.rules);
                 self.complete(slot, reason, out);
-                self.hold_or_pass(now, frame, packet, out);
             }
+            Found::Sibling(slot) => self.complete(slot, Completed::OrderRule, out),
+            Found::Nothing => {}
+        }
+        self.hold_or_pass(now, hash, frame, &packet, out);
+    }
+
+    /// A packet was appended: is it the last one?
+    #[inline]
+    fn appended<S: Sink>(&mut self, slot: Slot, mss: u16, packet: &Packet, out: &mut Out<'_, S>) {
+        let full = u32::from(mss) * u32::from(packet.count);
+        if packet.word & ENDING != 0 {
+            self.complete(slot, Completed::PshFin, out);
+        } else if u32::from(packet.len) < full {
+            self.complete(slot, Completed::ShortSegment, out);
         }
     }
 
     /// A packet that continues nothing: the first of a flow, or one that merges with nothing.
+    #[inline]
     fn hold_or_pass<S: Sink>(
         &mut self,
         now: Instant,
+        hash: u64,
         frame: Frame,
         packet: &Packet,
         out: &mut Out<'_, S>,
     ) {
-        let whole = usize::from(packet.segment) * usize::from(packet.count);
+        let full = u32::from(packet.segment) * u32::from(packet.count);
         let reason = if packet.flush.is_some() {
             packet.flush
-        } else if packet.len == 0 {
-            Some(Passed::ZeroPayload)
         } else if packet.word & ENDING != 0 {
             Some(Passed::ControlFlag)
         } else if packet.segment < SMALLEST_SEGMENT {
             Some(Passed::SmallPayload)
-        } else if usize::from(packet.len) != whole {
+        } else if u32::from(packet.len) < full {
+            // A super-packet as input with a short last segment: nothing can follow.
             Some(Passed::UntrustedSuper)
         } else {
             None
@@ -216,31 +241,11 @@ impl Engine {
         if let Some(reason) = reason {
             return self.pass(frame, reason, out);
         }
-        if let Some(slot) = self.table.in_the_way(packet.hash) {
+        if let Some(slot) = self.table.in_the_way(hash) {
             self.complete(slot, Completed::Evicted, out);
         }
         self.counters.held += 1;
-        self.table.insert(Flow {
-            key: packet.key,
-            hash: packet.hash,
-            v6: packet.v6,
-            frame,
-            since: now,
-            network: packet.network,
-            transport: packet.transport,
-            payload: packet.payload,
-            padding: packet.padding,
-            mss: packet.segment,
-            count: packet.count,
-            merged: false,
-            next_seq: packet.seq.wrapping_add(u32::from(packet.len)),
-            ack: packet.ack,
-            word: packet.word,
-            late_flags: 0,
-            network_fields: packet.network_fields,
-            id: packet.id,
-            fixed_id: false,
-        });
+        self.table.hold(hash, frame, packet, now);
     }
 
     #[inline]
@@ -251,13 +256,16 @@ impl Engine {
 
     #[inline]
     fn complete<S: Sink>(&mut self, slot: Slot, reason: Completed, out: &mut Out<'_, S>) {
-        let mut flow = self.table.remove(slot);
         self.counters.complete(reason);
+        let flow = self.table.release(slot);
+        let mut frame = flow.frame.take().expect("a held flow has a frame");
         if flow.merged {
+            repair(flow, &mut frame);
             self.counters.supers += 1;
-            repair(&mut flow);
+            self.counters.segments += u64::from(flow.count);
+            self.counters.bytes += frame.len() as u64;
         }
-        out.push(flow.frame);
+        out.push(frame);
     }
 
     fn complete_all<S: Sink>(&mut self, reason: Completed, out: &mut Out<'_, S>) {
@@ -266,62 +274,25 @@ impl Engine {
         }
     }
 
+    /// The order rule: what a stray may belong to leaves before it.
     #[cold]
-    fn complete_which<S: Sink>(&mut self, wanted: impl Fn(&Flow) -> bool, out: &mut Out<'_, S>) {
-        while let Some(slot) = self.table.search(&wanted) {
+    fn let_pass<S: Sink>(&mut self, scope: Scope, packet: &Packet, out: &mut Out<'_, S>) {
+        while let Some(slot) = self.table.find_in(scope, packet) {
             self.complete(slot, Completed::OrderRule, out);
         }
     }
-}
 
-/// Appends a packet's payload to a flow.
-#[inline]
-fn merge(flow: &mut Flow, mut frame: Frame, packet: &Packet, fixed_id: bool, pool: &mut Pool) {
-    if flow.padding > 0 {
-        flow.frame.truncate(flow.frame.len() - usize::from(flow.padding));
-        flow.padding = 0;
-    }
-    if packet.padding > 0 {
-        frame.truncate(usize::from(packet.payload) + usize::from(packet.len));
-    }
-    flow.frame.push(frame, usize::from(packet.payload), pool);
-    flow.merged = true;
-    flow.count += packet.count;
-    flow.fixed_id = fixed_id;
-    flow.next_seq = packet.seq.wrapping_add(u32::from(packet.len));
-    let late = ((packet.word & FIN_PSH) >> 16) as u8;
-    flow.late_flags |= late;
-}
-
-/// Whether the TCP checksum is right, by the port's word or by the bytes (`spec/gro.md` 3.2).
-#[inline]
-fn verify(frame: &mut Frame, packet: &Packet) -> bool {
-    match frame.meta.checksum {
-        Checksum::Verified { levels } if levels > 0 => true,
-        Checksum::Partial { start, offset: 16 } if start == packet.transport => true,
-        other => verify_bytes(frame, packet, other),
-    }
-}
-
-fn verify_bytes(frame: &mut Frame, packet: &Packet, known: Checksum) -> bool {
-    let (network, transport) = (usize::from(packet.network), usize::from(packet.transport));
-    let len = usize::from(packet.payload) - transport + usize::from(packet.len);
-    let pseudo = pseudo_header(frame.head(), network, packet.v6, len);
-    let valid = |sum| checksum::add(pseudo, sum) == 0xffff;
-    let by_hint = match known {
-        Checksum::Sum(sum) => {
-            // It covers the IP header too, and is not to be trusted when it says "wrong" (3.2 step 2).
-            valid(checksum::sub(sum, checksum::sum(&frame.head()[LINK_LEN..transport])))
+    /// B9: a packet whose checksum is wrong goes on, to leave behind what is held of its flow. One whose
+    /// checksum is right is marked, so that the guest need not sum it up again.
+    #[inline(never)]
+    fn verify(&self, frame: &mut Frame, packet: &mut Packet) {
+        if self.rules.verify_checksums && is_valid(frame, packet) {
+            frame.meta.checksum = Checksum::Verified { levels: 1 };
+        } else {
+            packet.flush = Some(Passed::L4Checksum);
         }
-        _ => false,
-    };
-    if !by_hint && !valid(checksum::sum_range(frame, transport, len)) {
-        return false;
     }
-    frame.meta.checksum = Checksum::Verified { levels: 1 };
-    true
 }
 
 /// Newer guests raise a smaller segment size to this (`spec/gro.md` 4.5).
 const SMALLEST_SEGMENT: u16 = 8;
-const LINK_LEN: usize = 14;

@@ -22,9 +22,13 @@ mod complete;
 mod config;
 mod counters;
 mod engine;
+mod flow;
+mod key;
 mod parse;
+mod sum;
 mod table;
 mod time;
+mod verify;
 
 pub use batch::{NormalBatch, Sink};
 pub use config::{Accept, Config};
