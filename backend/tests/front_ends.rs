@@ -3,6 +3,7 @@
 
 mod lab;
 
+use std::io::Read;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use guest::{Connect, Guest, MessageOrder, features};
@@ -91,6 +92,19 @@ fn whatever_is_not_offered_the_bytes_arrive() {
         assert_eq!(packets < FRAMES / 2, merges, "without {disabled}: {packets} packets");
         assert_eq!(lab.stop().fill.dropped(), 0, "without {disabled}");
     }
+}
+
+#[test]
+fn the_channel_for_requests_stays_open() {
+    let _shared = share();
+    let lab = Lab::new(one_flow(false), &[]);
+    let mut guest = Guest::connect(lab.config().under(MessageOrder::Uml)).unwrap();
+    lab.receive(&mut guest, &mut lab.checker(), 10);
+    let mut channel = guest.backend_channel().expect("BACKEND_REQ is negotiated");
+    channel.set_nonblocking(true).unwrap();
+    // UML takes the end of this channel for the end of the device.
+    let error = channel.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
 }
 
 #[test]

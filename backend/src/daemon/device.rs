@@ -2,7 +2,7 @@
 //! rings stop and memory changes. All of it runs on the library's thread; no packet passes here.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use vhost::vhost_user::Backend;
 use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
@@ -29,16 +29,19 @@ pub struct Identity {
 }
 
 /// The device of one connection.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Device {
     shared: Arc<Shared>,
     identity: Arc<Identity>,
+    /// The channel for requests of ours. Nothing is sent over it, but a front end takes its end for the
+    /// end of the device (UML).
+    channel: Arc<Mutex<Option<Backend>>>,
 }
 
 impl Device {
     /// A device that passes on to `shared` what happens.
     pub fn new(shared: Arc<Shared>, identity: Arc<Identity>) -> Self {
-        Self { shared, identity }
+        Self { shared, identity, channel: Arc::default() }
     }
 
     /// How many rings: four for each pair, since a front end that takes GET_QUEUE_NUM for a number of
@@ -55,6 +58,12 @@ impl Device {
         space[8..10].copy_from_slice(&self.identity.pairs.to_le_bytes());
         space[10..].copy_from_slice(&self.identity.mtu.unwrap_or_default().to_le_bytes());
         space
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device").field("identity", &self.identity).finish_non_exhaustive()
     }
 }
 
@@ -120,9 +129,8 @@ impl VhostUserBackend for Device {
         Ok(())
     }
 
-    fn set_backend_req_fd(&self, _backend: Backend) {
-        // Taken so that front ends which insist on the channel (UML) go on; nothing is sent over it.
-        log::debug!("the front end offers a channel for requests of ours");
+    fn set_backend_req_fd(&self, backend: Backend) {
+        *self.channel.lock().unwrap_or_else(PoisonError::into_inner) = Some(backend);
     }
 
     fn queues_per_thread(&self) -> Vec<u64> {
