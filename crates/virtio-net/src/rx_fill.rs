@@ -182,11 +182,7 @@ impl RxFill {
     fn put(&mut self, frame: &Frame, header: NetHeader) -> Result<(), Full> {
         let bytes = frame.len() + frame.meta.vlan.map_or(0, |_| TAG_LEN);
         let Ok(bytes) = u32::try_from(bytes) else { return Err(Full::Size) };
-        let most = match (self.mergeable, frame.meta.gso) {
-            (false, _) => 1,
-            (true, Some(_)) => usize::from(SUPER_BUFFERS),
-            (true, None) => MOST_BUFFERS,
-        };
+        let most = if self.mergeable { MOST_BUFFERS } else { 1 };
         let count = self.gather(self.header_len.saturating_add(bytes), most)?;
         self.copy(frame, NetHeader { num_buffers: count, ..header });
 
@@ -296,9 +292,10 @@ impl fmt::Debug for RxFill {
     }
 }
 
-/// Buffers of a plain packet at most. A frame of 64 KiB in buffers for an MTU of 1500 takes 44.
+/// Buffers of a packet at most. One of 64 KiB in buffers for an MTU of 1500 takes 44, and every device
+/// in use hands those over; cutting them would also keep the guest's buffers as small as they are.
 const MOST_BUFFERS: usize = 64;
-/// Buffers of a super-packet at most.
+/// Buffers of a super-packet at most, where it is ours to choose how large it gets.
 const SUPER_BUFFERS: u16 = 17;
 /// The Ethernet header and one VLAN tag.
 const LINK_HEADERS: u32 = 14 + 4;
