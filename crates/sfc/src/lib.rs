@@ -1,1 +1,12 @@
-//! A driver for EF10 network functions.
+//! A driver for EF10 network functions (Solarflare SFN7xxx, SFN8xxx, X2).
+
+#![forbid(unsafe_code)]
+
+pub mod device;
+pub mod event;
+pub mod filter;
+pub mod mcdi;
+pub mod moderation;
+pub mod rss;
+pub mod rx;
+pub mod tx;

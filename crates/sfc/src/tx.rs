@@ -1,0 +1,3 @@
+//! Transmitting (`spec/ef10.md` section 7).
+
+pub mod descriptor;
