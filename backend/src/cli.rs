@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -179,6 +180,8 @@ impl Gro {
             enabled: self.gro == Switch::On,
             flush_timeout: Duration::from_micros(self.gro_flush_timeout),
             max_size: self.gro_max_size,
+            // Nobody outside can know which flows meet in one bucket.
+            seed: RandomState::new().hash_one(()),
             ..gro::Config::default()
         }
     }
