@@ -38,6 +38,12 @@ impl Buffer {
         self.0
     }
 
+    /// The memory behind the buffer, to be wrapped again later: for lending it to a device.
+    #[inline]
+    pub fn into_memory(self) -> &'static mut [u8] {
+        self.0
+    }
+
     /// The buffer's size in bytes.
     #[inline]
     pub fn capacity(&self) -> usize {
