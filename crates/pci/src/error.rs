@@ -1,0 +1,238 @@
+//! What can go wrong between us and a PCI function, each with the way to mend it where there is one.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::Iova;
+
+/// Why something asked of a PCI function was not done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The text names neither a function nor a socket.
+    #[error(
+        "`{0}` is neither the address of a PCI function, such as 0000:03:00.0, nor the path of a \
+         vfio-user socket, such as /run/nic.sock"
+    )]
+    Location(String),
+    /// The machine has no such function.
+    #[error("there is no PCI function {0}; `lspci -D` lists those that there are")]
+    NoFunction(String),
+    /// The kernel offers no VFIO.
+    #[error(
+        "this machine has no VFIO ({path} is missing): load it with `modprobe vfio-pci`; in a \
+         container, pass /dev/vfio in"
+    )]
+    NoVfio {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// The function has no IOMMU group.
+    #[error(
+        "{address} is not behind an IOMMU: switch VT-d or AMD-Vi on in the firmware's set-up and \
+         boot with `intel_iommu=on iommu=pt` (on AMD, `iommu=pt`)"
+    )]
+    NoIommu {
+        /// The function.
+        address: String,
+    },
+    /// Another driver has the function, or none.
+    #[error(
+        "{address} is bound to {}, not to vfio-pci: `driverctl set-override {address} vfio-pci` \
+         binds it (a network interface that it was is then gone)",
+        driver.as_deref().unwrap_or("no driver")
+    )]
+    OtherDriver {
+        /// The function.
+        address: String,
+        /// Whose it is.
+        driver: Option<String>,
+    },
+    /// Another function of the same IOMMU group is in a kernel driver's hands.
+    #[error(
+        "{address} shares IOMMU group {group} with {}, and the group can only be given away whole: \
+         bind those to vfio-pci too, or put the card into another slot",
+        others.join(", ")
+    )]
+    SharedGroup {
+        /// The function.
+        address: String,
+        /// Its group.
+        group: u32,
+        /// The other functions, each with its driver.
+        others: Vec<String>,
+    },
+    /// No right to open the group.
+    #[error(
+        "no permission to open {path}: give it to the user that runs this, for instance \
+         `chown $USER {path}`, or run as root"
+    )]
+    Permission {
+        /// The group's file.
+        path: PathBuf,
+    },
+    /// Somebody else has the group open.
+    #[error("{path} is in use: another process has this function, or one of its group, open")]
+    Busy {
+        /// The group's file.
+        path: PathBuf,
+    },
+    /// Less memory may be locked than is needed for DMA.
+    #[error(
+        "mapping {bytes} bytes for DMA goes beyond the {limit} bytes of memory that this process \
+         may lock: raise the limit with `ulimit -l`, or LimitMEMLOCK= of the systemd unit"
+    )]
+    LockedMemory {
+        /// How much was to be mapped.
+        bytes: u64,
+        /// The limit that stood.
+        limit: u64,
+    },
+    /// A kernel call failed for no reason that has its own message.
+    #[error("{name}: could not {doing}")]
+    Kernel {
+        /// The function.
+        name: String,
+        /// What was being done.
+        doing: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The VFIO layer failed for no reason that has its own message.
+    #[error("{name}: could not {doing}")]
+    Vfio {
+        /// The function.
+        name: String,
+        /// What was being done.
+        doing: &'static str,
+        /// What the VFIO layer says.
+        source: vfio_ioctls::VfioError,
+    },
+    /// Nobody serves the socket.
+    #[error("{path}: could not connect to a vfio-user server")]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// What the connection says.
+        source: vfio_user::Error,
+    },
+    /// The vfio-user connection failed.
+    #[error("{name}: could not {doing}")]
+    Connection {
+        /// The function.
+        name: String,
+        /// What was being done.
+        doing: &'static str,
+        /// What the connection says.
+        source: vfio_user::Error,
+    },
+    /// No answer within the time limit.
+    #[error("{name}: no answer within {seconds} s to the request to {doing}; it is given up")]
+    NoAnswer {
+        /// The function.
+        name: String,
+        /// What was being done.
+        doing: &'static str,
+        /// The limit.
+        seconds: u64,
+    },
+    /// The function has been removed, or its server is gone.
+    #[error("{name} is gone: removed, switched off, or its server has ended")]
+    Gone {
+        /// The function.
+        name: String,
+    },
+    /// The function has no such BAR.
+    #[error("{name} has no BAR {index}")]
+    NoBar {
+        /// The function.
+        name: String,
+        /// The BAR.
+        index: u8,
+    },
+    /// A window or register that is not inside the BAR.
+    #[error("{len} bytes at {offset:#x} are not inside the {size:#x} bytes of BAR {bar}")]
+    Outside {
+        /// The BAR.
+        bar: u8,
+        /// Where the window was to begin.
+        offset: u64,
+        /// Its length.
+        len: u64,
+        /// The length of the BAR, or of the window that was to be cut.
+        size: u64,
+    },
+    /// A window that does not begin at a multiple of 8.
+    #[error("a window at {offset:#x} of BAR {bar}: windows begin at multiples of 8")]
+    Unaligned {
+        /// The BAR.
+        bar: u8,
+        /// Where the window was to begin.
+        offset: u64,
+    },
+    /// A configuration space access that is not there, or not aligned.
+    #[error("{name}: no {bytes}-byte access at {offset:#x} of configuration space")]
+    Config {
+        /// The function.
+        name: String,
+        /// Where.
+        offset: u16,
+        /// How wide.
+        bytes: usize,
+    },
+    /// DMA memory of no bytes, or with an alignment that is not a power of two.
+    #[error("DMA memory of {bytes} bytes aligned to {align}: not possible")]
+    DmaShape {
+        /// The size asked for.
+        bytes: usize,
+        /// The alignment asked for.
+        align: usize,
+    },
+    /// Not part of a whole number of pages.
+    #[error(
+        "memory at {iova} ({bytes} bytes at {offset:#x} of its file): only whole pages of 4096 \
+         bytes can be mapped"
+    )]
+    NotPages {
+        /// Where the device was to see it.
+        iova: Iova,
+        /// Where it begins in its file.
+        offset: u64,
+        /// Its length.
+        bytes: usize,
+    },
+    /// The address range is in use, or is reserved by the platform.
+    #[error("{bytes} bytes at {iova}: part of it is mapped already, or reserved by the platform")]
+    IovaTaken {
+        /// Where the device was to see the memory.
+        iova: Iova,
+        /// Its length.
+        bytes: u64,
+    },
+    /// No free address range is large enough.
+    #[error("no room for {bytes} bytes in the device's address space")]
+    IovaFull {
+        /// The length asked for.
+        bytes: u64,
+    },
+    /// Memory could not be had.
+    #[error("{name}: could not set {bytes} bytes of memory aside for DMA")]
+    Memory {
+        /// The function.
+        name: String,
+        /// The size asked for.
+        bytes: usize,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// More interrupt vectors than the function has.
+    #[error("{name} has {offered} interrupt vectors, wanted are {wanted}")]
+    Interrupts {
+        /// The function.
+        name: String,
+        /// How many were asked for.
+        wanted: usize,
+        /// How many there are.
+        offered: usize,
+    },
+}
