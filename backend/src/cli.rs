@@ -95,8 +95,10 @@ pub struct Serve {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Port")]
 pub struct PortArgs {
-    /// packet:IFNAME, tap:NAME, pcap:FILE[,loop][,pps=N], or memory[:flows=N][,run=N][,payload=N].
-    #[arg(long, value_name = "SPEC", required_unless_present_any = ["print_capabilities"])]
+    /// Which port: packet, tap, pcap or memory.
+    #[arg(
+        help = "packet:IFNAME, tap:NAME, pcap:FILE[,loop][,pps=N], or memory[:flows=N][,run=N][,payload=N]",
+        long, value_name = "SPEC", required_unless_present_any = ["print_capabilities"])]
     pub port: Option<String>,
     /// Packet buffers of 2 KiB: what may be under way between the port and the guest.
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(256..=4_194_304))]

@@ -57,7 +57,7 @@ pub enum Endpoint {
     Client {
         /// Where the front end listens.
         path: PathBuf,
-        /// The first pause between two attempts; it grows to [`MAX_PAUSE`].
+        /// The first pause between two attempts; it grows to two seconds.
         pause: Duration,
     },
     /// One connection that somebody else made.
