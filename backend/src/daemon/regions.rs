@@ -40,6 +40,16 @@ pub(super) enum Error {
         /// Guest physical address of the other.
         other: u64,
     },
+    /// More regions than a device has slots for, or more bytes than can be mapped beside the rest.
+    #[error(
+        "memory of {regions} region(s) and {bytes:#x} bytes: at most {MOST_REGIONS} and {MOST_BYTES:#x}"
+    )]
+    TooMuch {
+        /// How many regions there would be.
+        regions: usize,
+        /// How many bytes they would have.
+        bytes: u64,
+    },
     /// The region reaches beyond the end of its file.
     #[error(
         "region at {guest:#x} needs {needed:#x} bytes of its file, which has {have:#x}: \
@@ -95,6 +105,7 @@ impl Table {
         };
         let checked = region.and_then(|region| {
             self.regions.iter().try_for_each(|other| region.is_apart_from(other))?;
+            within_limits(self.regions.iter().chain([&region]))?;
             Ok(region)
         });
         match checked {
@@ -187,12 +198,28 @@ fn sorted(message: &mut Message) -> Result<Vec<Region>, Error> {
     for (at, (region, _)) in pairs.iter().enumerate() {
         pairs[..at].iter().try_for_each(|(other, _)| region.is_apart_from(other))?;
     }
+    within_limits(pairs.iter().map(|(region, _)| region))?;
     message.body.truncate(8);
     pairs.iter().for_each(|(region, _)| region.write(&mut message.body));
     let (regions, fds) = pairs.into_iter().unzip();
     message.fds = fds;
     Ok(regions)
 }
+
+/// Whether so much memory can be kept: each region costs a descriptor, each byte an address.
+fn within_limits<'a>(all: impl Iterator<Item = &'a Region>) -> Result<(), Error> {
+    let (regions, bytes) =
+        all.fold((0, 0_u64), |(count, bytes), one| (count + 1, bytes.saturating_add(one.size)));
+    if regions > MOST_REGIONS || bytes > MOST_BYTES {
+        return Err(Error::TooMuch { regions, bytes });
+    }
+    Ok(())
+}
+
+/// As many as the library says that there are (GET_MAX_MEM_SLOTS).
+const MOST_REGIONS: usize = 509;
+/// A quarter of the addresses of a process; a table and the one that replaces it are mapped together.
+const MOST_BYTES: u64 = 32 << 40;
 
 #[cfg(test)]
 mod tests {
@@ -265,6 +292,20 @@ mod tests {
         assert!(matches!(refused(wrapped), Error::Range { .. }));
         let overlap = table(&[(region(0x1000, 0x1000, 0), 0x1000), (region(0, 0x1001, 0), 0x2000)]);
         assert!(matches!(refused(overlap), Error::Overlap { .. }));
+    }
+
+    #[test]
+    fn memory_has_limits() {
+        let mut known = Table::default();
+        for number in 0..509 {
+            known.add(add(region(number << 12, 0x1000, 0), 0x1000)).unwrap();
+        }
+        let (_, error) = known.add(add(region(509 << 12, 0x1000, 0), 0x1000)).unwrap_err();
+        assert!(matches!(error, Error::TooMuch { regions: 510, .. }));
+        let bytes = 7 << 40;
+        let many: Vec<_> = (0..5).map(|n| (region(n << 44, bytes, 0), bytes)).collect();
+        let refused = Table::default().replace(table(&many));
+        assert!(matches!(refused.unwrap_err().1, Error::TooMuch { regions: 5, .. }));
     }
 
     #[test]
