@@ -3,14 +3,15 @@
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
 
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::OFlags;
 use vmm_sys_util::event::EventNotifier;
 use vmm_sys_util::eventfd::EventFd;
 
 /// The write end of a call: an eventfd, or a pipe (User Mode Linux).
 ///
-/// Notifying never waits: an eventfd does not fill up by ones, and what is not an eventfd is set to
-/// non-blocking, which concerns the write end only.
+/// Notifying never waits: the descriptor is set to non-blocking. For an eventfd that goes for the front
+/// end's reads as well, since both share one description; but a front end that hands over a blocking one
+/// with a full counter must not stop the worker.
 #[derive(Debug)]
 pub struct Notifier(OwnedFd);
 
@@ -31,11 +32,7 @@ impl Notifier {
 
 impl From<OwnedFd> for Notifier {
     fn from(fd: OwnedFd) -> Self {
-        // An eventfd's description is shared with the front end, whose reads must stay as they are; it
-        // has no file type.
-        let pipe = rustix::fs::fstat(&fd)
-            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::Unknown);
-        if pipe && let Ok(flags) = rustix::fs::fcntl_getfl(&fd) {
+        if let Ok(flags) = rustix::fs::fcntl_getfl(&fd) {
             // A descriptor that refuses is written to all the same.
             let _ = rustix::fs::fcntl_setfl(fd.as_fd(), flags | OFlags::NONBLOCK);
         }
@@ -70,6 +67,15 @@ mod tests {
         notifier.notify().unwrap();
         notifier.notify().unwrap();
         assert_eq!(eventfd.read().unwrap(), 2);
+    }
+
+    #[test]
+    fn a_full_eventfd_does_not_block() {
+        let eventfd = EventFd::new(0).unwrap();
+        eventfd.write(u64::MAX - 1).unwrap();
+        let notifier = Notifier::from(eventfd.try_clone().unwrap());
+        notifier.notify().unwrap();
+        assert_eq!(eventfd.read().unwrap(), u64::MAX - 1);
     }
 
     #[test]
