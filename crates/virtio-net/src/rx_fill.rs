@@ -42,6 +42,9 @@ pub struct RxFill {
     buffer_len: u32,
     /// The buffers of the packet at hand.
     chains: [Chain; MOST_BUFFERS],
+    /// Bad chains that this delivery may still give back: a guest that makes them as fast as they are
+    /// refused must not keep the worker.
+    refusals: u16,
     /// Segments of a super-packet that was cut; empty between frames.
     segments: Vec<Frame>,
     counters: RxFillCounters,
@@ -92,6 +95,7 @@ impl RxFill {
             mergeable: features.has(VIRTIO_NET_F_MRG_RXBUF),
             buffer_len: 0,
             chains: [Chain { head: 0, len: 0 }; MOST_BUFFERS],
+            refusals: MOST_REFUSALS,
             segments: Vec::with_capacity(64),
             counters: RxFillCounters::default(),
         }
@@ -103,6 +107,7 @@ impl RxFill {
     pub fn deliver(&mut self, frames: &mut Vec<Frame>, pool: &mut Pool) -> Delivered {
         let (packets, dropped) = (self.counters.frames, self.counters.dropped());
         self.counters.deliveries += 1;
+        self.refusals = MOST_REFUSALS;
         // An error is kept by the ring: each frame finds it there and is counted.
         let _ = self.ring.available();
         for frame in frames.drain(..) {
@@ -235,6 +240,10 @@ impl RxFill {
                     Err(Fault::Chain { head, reason }) => (head, reason),
                     Err(Fault::Ring(_)) => return Err(Full::Broken),
                 };
+                if self.refusals == 0 {
+                    return Err(Full::Room);
+                }
+                self.refusals -= 1;
                 self.refuse(count, head, reason);
                 continue 'again;
             }
@@ -297,6 +306,8 @@ impl fmt::Debug for RxFill {
 const MOST_BUFFERS: usize = 64;
 /// Buffers of a super-packet at most, where it is ours to choose how large it gets.
 const SUPER_BUFFERS: u16 = 17;
+/// Bad chains that are given back in one delivery; the next goes on.
+const MOST_REFUSALS: u16 = 256;
 /// The Ethernet header and one VLAN tag.
 const LINK_HEADERS: u32 = 14 + 4;
 const LARGEST_IP: u32 = 65535;
