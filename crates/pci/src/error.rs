@@ -9,85 +9,9 @@ use crate::Iova;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The text names neither a function nor a socket.
-    #[error(
-        "`{0}` is neither the address of a PCI function, such as 0000:03:00.0, nor the path of a \
-         vfio-user socket, such as /run/nic.sock"
-    )]
+    /// The text names no socket: there is no `/` in it.
+    #[error("`{0}` is not the path of a vfio-user socket, such as /run/nic.sock")]
     Location(String),
-    /// The machine has no such function.
-    #[error("there is no PCI function {0}; `lspci -D` lists those that there are")]
-    NoFunction(String),
-    /// The kernel offers no VFIO.
-    #[error(
-        "this machine has no VFIO ({path} is missing): load it with `modprobe vfio-pci`; in a \
-         container, pass /dev/vfio in"
-    )]
-    NoVfio {
-        /// Where it was looked for.
-        path: PathBuf,
-    },
-    /// The function has no IOMMU group.
-    #[error(
-        "{address} is not behind an IOMMU: switch VT-d or AMD-Vi on in the firmware's set-up and \
-         boot with `intel_iommu=on iommu=pt` (on AMD, `iommu=pt`)"
-    )]
-    NoIommu {
-        /// The function.
-        address: String,
-    },
-    /// Another driver has the function, or none.
-    #[error(
-        "{address} is bound to {}, not to vfio-pci: `driverctl set-override {address} vfio-pci` \
-         binds it (a network interface that it was is then gone)",
-        driver.as_deref().unwrap_or("no driver")
-    )]
-    OtherDriver {
-        /// The function.
-        address: String,
-        /// Whose it is.
-        driver: Option<String>,
-    },
-    /// Another function of the same IOMMU group is in a kernel driver's hands.
-    #[error(
-        "{address} shares IOMMU group {group} with {}, and the group can only be given away whole: \
-         bind those to vfio-pci too, or put the card into another slot",
-        others.join(", ")
-    )]
-    SharedGroup {
-        /// The function.
-        address: String,
-        /// Its group.
-        group: u32,
-        /// The other functions, each with its driver.
-        others: Vec<String>,
-    },
-    /// No right to open the group.
-    #[error(
-        "no permission to open {path}: give it to the user that runs this, for instance \
-         `chown $USER {path}`, or run as root"
-    )]
-    Permission {
-        /// The group's file.
-        path: PathBuf,
-    },
-    /// Somebody else has the group open.
-    #[error("{path} is in use: another process has this function, or one of its group, open")]
-    Busy {
-        /// The group's file.
-        path: PathBuf,
-    },
-    /// Less memory may be locked than is needed for DMA.
-    #[error(
-        "mapping {bytes} bytes for DMA goes beyond the {limit} bytes of memory that this process \
-         may lock: raise the limit with `ulimit -l`, or LimitMEMLOCK= of the systemd unit"
-    )]
-    LockedMemory {
-        /// How much was to be mapped.
-        bytes: u64,
-        /// The limit that stood.
-        limit: u64,
-    },
     /// A kernel call failed for no reason that has its own message.
     #[error("{name}: could not {doing}")]
     Kernel {
@@ -97,16 +21,6 @@ pub enum Error {
         doing: &'static str,
         /// What the system says.
         source: io::Error,
-    },
-    /// The VFIO layer failed for no reason that has its own message.
-    #[error("{name}: could not {doing}")]
-    Vfio {
-        /// The function.
-        name: String,
-        /// What was being done.
-        doing: &'static str,
-        /// What the VFIO layer says.
-        source: vfio_ioctls::VfioError,
     },
     /// Nobody serves the socket.
     #[error("{path}: could not connect to a vfio-user server")]

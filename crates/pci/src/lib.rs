@@ -13,6 +13,7 @@
 pub mod fake;
 
 mod bar;
+mod client;
 mod config;
 mod dma;
 mod error;
@@ -24,16 +25,30 @@ mod reg;
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 
 pub use vmm_sys_util::eventfd::EventFd;
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK};
 
 pub use bar::{Bar, Register};
+pub use client::Served;
 pub use dma::{DmaRegion, DmaRing, acquire_from_device, release_to_device};
 pub use error::Error;
 pub use iova::Iova;
 pub use packets::{PacketMemory, Posted};
 pub use reg::{ReadOnly, ReadWrite, Readable, Reg, Value, Width, Writable, WriteOnly};
+
+/// Opens a function: one behind the vfio-user socket at that path, if there is a `/` in it.
+///
+/// # Errors
+///
+/// When it is not there, or not for us to have; the message says how to mend it.
+pub fn open(location: &str) -> Result<Box<dyn PciFunction>, Error> {
+    if location.contains('/') {
+        return Ok(Box::new(Served::connect(Path::new(location))?));
+    }
+    Err(Error::Location(location.to_owned()))
+}
 
 /// One function of a PCI device: the control half, for the thread that brings it up.
 pub trait PciFunction: Send + fmt::Debug {

@@ -1,6 +1,6 @@
 //! Memory that a device shares with us, and the only place that touches it: volatile loads and stores.
 //!
-//! Life: mapped from a file (a memfd for DMA, the device's own for a BAR, the guest's for its memory)
+//! Life: mapped from a file (a memfd for DMA, the server's for a BAR, the guest's for its memory)
 //! or, for the fake, taken from the heap; used through offsets that are checked when they enter or
 //! through [`Cell`]s and [`Cells`] that were checked when they were made; unmapped when the last
 //! owner is gone. Every cell owns a share of the memory, so none can outlive it.
@@ -40,8 +40,8 @@ pub(crate) struct Memory {
 
 #[derive(Debug)]
 enum Backing {
-    /// Mapped; the file is kept where the other side has to be given it.
-    Mapped { file: Option<(OwnedFd, u64)> },
+    /// Mapped from this file, from that offset on; kept to be given to the other side.
+    Mapped { file: OwnedFd, offset: u64 },
     /// From the heap.
     Heap(Layout),
 }
@@ -70,7 +70,7 @@ impl Memory {
         let file = rustix::fs::memfd_create("vhost-user-gro-dma", flags)?;
         rustix::fs::ftruncate(&file, as_u64(len))?;
         let base = map(file.as_fd(), 0, len)?;
-        Ok(Self { base, len, backing: Backing::Mapped { file: Some((file, 0)) } })
+        Ok(Self { base, len, backing: Backing::Mapped { file, offset: 0 } })
     }
 
     /// Part of a file that others map too; the file is kept.
@@ -85,13 +85,7 @@ impl Memory {
             ));
         }
         let base = map(file.as_fd(), offset, len)?;
-        Ok(Self { base, len, backing: Backing::Mapped { file: Some((file, offset)) } })
-    }
-
-    /// Part of a device's registers; the file is not kept, and its size says nothing.
-    pub(crate) fn of_device(file: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
-        let base = map(file, offset, len)?;
-        Ok(Self { base, len, backing: Backing::Mapped { file: None } })
+        Ok(Self { base, len, backing: Backing::Mapped { file, offset } })
     }
 
     /// Zeroed memory from the heap, in whole pages.
@@ -122,8 +116,8 @@ impl Memory {
     /// The file the memory is in, and where in it.
     pub(crate) fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         match &self.backing {
-            Backing::Mapped { file: Some((file, offset)) } => Some((file.as_fd(), *offset)),
-            _ => None,
+            Backing::Mapped { file, offset } => Some((file.as_fd(), *offset)),
+            Backing::Heap(_) => None,
         }
     }
 
