@@ -93,7 +93,7 @@ pub(crate) struct Rules {
     pub(crate) never: u32,
     /// Bytes behind the Ethernet header.
     pub(crate) max_size: u32,
-    pub(crate) max_pieces: usize,
+    pub(crate) max_pieces: u16,
 }
 
 impl Rules {
@@ -106,7 +106,7 @@ impl Rules {
             fixed_id_without_df: config.merge_fixed_id_without_df,
             never: if config.merge_cwr { 0 } else { CWR },
             max_size: config.max_size.min(accept.max_size).min(LARGEST),
-            max_pieces: usize::from(accept.max_pieces),
+            max_pieces: accept.max_pieces,
         }
     }
 

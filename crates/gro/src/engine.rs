@@ -1,5 +1,7 @@
 //! The engine: what is held, and what happens to each frame (`spec/gro.md` 2.8).
 
+use std::vec::Drain;
+
 use packet::{Burst, Checksum, Frame, Pool};
 
 use crate::batch::{NormalBatch, Sink};
@@ -121,8 +123,14 @@ impl Engine {
             }
             return;
         }
-        for frame in burst.drain() {
-            self.frame(now, frame, &mut out);
+        // Looked at in its place, and moved only once it is known where to.
+        let mut frames = burst.drain();
+        while let Some(frame) = frames.as_slice().first() {
+            let mut packet = Packet::default();
+            match parse(frame, &self.rules, &mut packet) {
+                Ok(()) => self.tcp(now, &mut frames, &mut packet, &mut out),
+                Err(stray) => self.stray(&mut frames, stray, &packet, &mut out),
+            }
         }
     }
 
@@ -174,34 +182,55 @@ impl Engine {
     }
 
     #[inline]
-    fn frame<S: Sink>(&mut self, now: Instant, mut frame: Frame, out: &mut Out<'_, S>) {
-        let mut packet = Packet::default();
-        if let Err(Stray { reason, scope }) = parse(&frame, &self.rules, &mut packet) {
-            if scope != Scope::Nothing {
-                self.let_pass(scope, &packet, out);
-            }
-            return self.pass(frame, reason, out);
+    fn stray<S: Sink>(
+        &mut self,
+        frames: &mut Drain<'_, Frame>,
+        stray: Stray,
+        packet: &Packet,
+        out: &mut Out<'_, S>,
+    ) {
+        if stray.scope != Scope::Nothing {
+            self.let_pass(stray.scope, packet, out);
         }
-        if packet.flush.is_none() && !is_known(&frame, &packet) {
-            self.verify(&mut frame, &mut packet);
+        self.counters.pass(stray.reason);
+        if let Some(frame) = frames.next() {
+            out.push(frame);
+        }
+    }
+
+    #[inline]
+    fn tcp<S: Sink>(
+        &mut self,
+        now: Instant,
+        frames: &mut Drain<'_, Frame>,
+        packet: &mut Packet,
+        out: &mut Out<'_, S>,
+    ) {
+        let Some(frame) = frames.as_slice().first() else { return };
+        if packet.flush.is_none() && !is_known(frame, packet) {
+            self.verify(frame, packet);
         }
         let hash = self.table.hash(&packet.key);
-        match self.table.find(hash, &packet, frame.head()) {
+        match self.table.find(hash, packet, frame.head()) {
             Found::Flow(slot) => {
                 let flow = self.table.flow_mut(slot);
-                if let Some(fixed_id) = fits(flow, &frame, &packet, &self.rules) {
-                    flow.append(frame, &packet, fixed_id, out.pool);
+                if let Some(fixed_id) = fits(flow, frame, packet, &self.rules) {
+                    if let Some(frame) = frames.next() {
+                        flow.append(frame, packet, fixed_id, out.pool);
+                    }
                     let mss = flow.mss;
                     self.counters.merged += 1;
-                    return self.appended(slot, mss, &packet, out);
+                    return self.appended(slot, mss, packet, out);
                 }
-                let reason = why_not(flow, &frame, &packet, &self.rules);
+                let reason = why_not(flow, frame, packet, &self.rules);
                 self.complete(slot, reason, out);
             }
             Found::Sibling(slot) => self.complete(slot, Completed::OrderRule, out),
             Found::Nothing => {}
         }
-        self.hold_or_pass(now, hash, frame, &packet, out);
+        if let Some(frame) = frames.next() {
+            self.hold_or_pass(now, hash, frame, packet, out);
+        }
     }
 
     /// A packet was appended: is it the last one?
@@ -221,10 +250,14 @@ impl Engine {
         &mut self,
         now: Instant,
         hash: u64,
-        frame: Frame,
+        mut frame: Frame,
         packet: &Packet,
         out: &mut Out<'_, S>,
     ) {
+        if packet.verified {
+            // So that the guest need not sum it up again.
+            frame.meta.checksum = Checksum::Verified { levels: 1 };
+        }
         let full = u32::from(packet.segment) * u32::from(packet.count);
         let reason = if packet.flush.is_some() {
             packet.flush
@@ -239,19 +272,14 @@ impl Engine {
             None
         };
         if let Some(reason) = reason {
-            return self.pass(frame, reason, out);
+            self.counters.pass(reason);
+            return out.push(frame);
         }
         if let Some(slot) = self.table.in_the_way(hash) {
             self.complete(slot, Completed::Evicted, out);
         }
         self.counters.held += 1;
         self.table.hold(hash, frame, packet, now);
-    }
-
-    #[inline]
-    fn pass<S: Sink>(&mut self, frame: Frame, reason: Passed, out: &mut Out<'_, S>) {
-        self.counters.pass(reason);
-        out.push(frame);
     }
 
     #[inline]
@@ -282,13 +310,11 @@ impl Engine {
         }
     }
 
-    /// B9: a packet whose checksum is wrong goes on, to leave behind what is held of its flow. One whose
-    /// checksum is right is marked, so that the guest need not sum it up again.
+    /// B9: a packet whose checksum is wrong goes on, to leave behind what is held of its flow.
     #[inline(never)]
-    fn verify(&self, frame: &mut Frame, packet: &mut Packet) {
-        if self.rules.verify_checksums && is_valid(frame, packet) {
-            frame.meta.checksum = Checksum::Verified { levels: 1 };
-        } else {
+    fn verify(&self, frame: &Frame, packet: &mut Packet) {
+        packet.verified = self.rules.verify_checksums && is_valid(frame, packet);
+        if !packet.verified {
             packet.flush = Some(Passed::L4Checksum);
         }
     }

@@ -20,6 +20,7 @@ pub(crate) struct Flow {
     /// As in [`Packet`].
     pub(crate) word: u32,
     pub(crate) network: u32,
+    pub(crate) options: [u32; 3],
     /// Bytes behind the Ethernet header, padding left out.
     pub(crate) size: u32,
     /// IPv4 identification of the first packet.
@@ -28,28 +29,32 @@ pub(crate) struct Flow {
     pub(crate) mss: u16,
     /// Packets in it.
     pub(crate) count: u16,
+    /// Pieces that its frame lies in.
+    pub(crate) pieces: u16,
+    pub(crate) layout: Layout,
+    /// Ethernet padding behind the first packet.
+    pub(crate) padding: u16,
     /// The IPv4 id stands still.
     pub(crate) fixed_id: bool,
     /// Something was appended to the first frame.
     pub(crate) merged: bool,
     /// FIN and PSH of the packets behind the first.
     pub(crate) late: u8,
-    pub(crate) layout: Layout,
-    /// Ethernet padding behind the first packet.
-    pub(crate) padding: u16,
-    /// Neighbours in the order of arrival; the table's.
+    /// The table's: the hash of its addresses.
+    pub(crate) pair: u8,
+    /// The table's: neighbours in the order of arrival.
     pub(crate) older: u16,
     pub(crate) newer: u16,
-    /// When it was held, in the table's own count: older flows have smaller numbers.
-    pub(crate) turn: u32,
-    /// When the first packet was held.
-    pub(crate) since: Instant,
     /// `None` when the place is free.
     pub(crate) frame: Option<Frame>,
+    /// When the first packet was held.
+    pub(crate) since: Instant,
+    /// The table's: older flows have smaller numbers.
+    pub(crate) turn: u32,
 }
 
-// Key and fields fill two cache lines, the frame the third.
-const _: () = assert!(size_of::<Flow>() == 192);
+// Key and fields fill two cache lines, the frame the third; the rest is for the beginning and the end.
+const _: () = assert!(std::mem::offset_of!(Flow, frame) == 128 && size_of::<Flow>() == 256);
 
 impl Flow {
     /// Takes the first packet.
@@ -60,15 +65,17 @@ impl Flow {
         self.ack = packet.ack;
         self.word = packet.word;
         self.network = packet.network;
+        self.options = packet.options;
         self.size = packet.size();
         self.id = packet.id;
         self.mss = packet.segment;
         self.count = packet.count;
+        self.pieces = pieces(&frame);
+        self.layout = packet.layout;
+        self.padding = packet.padding;
         self.fixed_id = packet.fixed_id;
         self.merged = false;
         self.late = 0;
-        self.layout = packet.layout;
-        self.padding = packet.padding;
         self.since = now;
         self.frame = Some(frame);
     }
@@ -85,6 +92,7 @@ impl Flow {
         self.next_seq = self.next_seq.wrapping_add(u32::from(packet.len));
         self.size += u32::from(packet.len);
         self.count += packet.count;
+        self.pieces += pieces(&frame);
         self.fixed_id = fixed_id;
         self.merged = true;
         self.late |= ((packet.word & FIN_PSH) >> 16) as u8;
@@ -99,9 +107,14 @@ impl Flow {
         held.push(frame, usize::from(packet.layout.payload), pool);
     }
 
-    /// The frame so far.
-    #[inline]
-    pub(crate) fn frame(&self) -> &Frame {
-        self.frame.as_ref().expect("a held flow has a frame")
+    /// The first bytes of the frame: all headers.
+    pub(crate) fn head(&self) -> &[u8] {
+        self.frame.as_ref().expect("a held flow has a frame").head()
     }
+}
+
+/// Pieces of a frame; as many as can be counted is as good as too many.
+#[inline]
+pub(crate) fn pieces(frame: &Frame) -> u16 {
+    u16::try_from(frame.piece_count()).unwrap_or(u16::MAX)
 }

@@ -38,10 +38,14 @@ pub(crate) struct Packet {
     pub(crate) ack: u32,
     /// Bytes 12 to 15 of the TCP header: data offset, flags, window.
     pub(crate) word: u32,
+    /// The options, if they are 12 bytes (timestamps, by far the most frequent length), else zeros.
+    pub(crate) options: [u32; 3],
     /// What has to be equal in the IP headers: TOS or traffic class, TTL or hop limit, DF.
     pub(crate) network: u32,
     /// Set when the packet may not be merged though its flow is known (class F).
     pub(crate) flush: Option<Passed>,
+    /// The checksum was verified here.
+    pub(crate) verified: bool,
 }
 
 impl Packet {
@@ -49,6 +53,12 @@ impl Packet {
     #[inline]
     pub(crate) fn size(&self) -> u32 {
         (u32::from(self.layout.payload) + u32::from(self.len)).saturating_sub(ETHERNET_BYTES)
+    }
+
+    /// Whether [`options`](Self::options) are all that there are.
+    #[inline]
+    pub(crate) fn has_usual_options(&self) -> bool {
+        matches!(self.word >> 28, WORDS_WITHOUT_OPTIONS | WORDS_WITH_TIMESTAMPS)
     }
 }
 
@@ -108,3 +118,6 @@ fn be32<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
 }
 
 const ETHERNET_BYTES: u32 = 14;
+/// Data offsets: TCP header lengths in words.
+const WORDS_WITHOUT_OPTIONS: u32 = 5;
+const WORDS_WITH_TIMESTAMPS: u32 = 8;

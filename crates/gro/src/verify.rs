@@ -4,7 +4,7 @@ use packet::header::{ETHERNET_LEN, PROTOCOL_TCP};
 use packet::{Checksum, Frame, checksum};
 
 use crate::parse::Packet;
-use crate::sum::{fold, words};
+use crate::sum::sum;
 
 /// Whether somebody who is trusted has verified the checksum, or will fill it in (3.2 step 1).
 #[inline]
@@ -47,11 +47,11 @@ pub(crate) fn is_valid(frame: &Frame, packet: &Packet) -> bool {
 pub(crate) fn pseudo_header(head: &[u8], network: u16, v6: bool, len: u16) -> u16 {
     let ip = &head[usize::from(network)..];
     let addresses = if v6 {
-        words(ip[8..].first_chunk::<32>().expect("an IPv6 header was parsed here"))
+        sum(ip[8..].first_chunk::<32>().expect("an IPv6 header was parsed here"))
     } else {
-        words(ip[12..].first_chunk::<8>().expect("an IPv4 header was parsed here"))
+        sum(ip[12..].first_chunk::<8>().expect("an IPv4 header was parsed here"))
     };
-    fold(addresses + u64::from(PROTOCOL_TCP) + u64::from(len))
+    checksum::add(checksum::add(addresses, u16::from(PROTOCOL_TCP)), len)
 }
 
 /// Where the checksum is in a TCP header.

@@ -8,7 +8,7 @@ use super::{Packet, Scope, Stray, be16, chunk, stray};
 use crate::config::Rules;
 use crate::counters::Passed;
 use crate::key::Key;
-use crate::sum::{fold, words};
+use crate::sum::sum;
 
 #[inline]
 pub(super) fn parse(
@@ -38,7 +38,7 @@ pub(super) fn parse(
     if fragment & (MORE_FRAGMENTS | OFFSET) != 0 {
         return stray(Passed::Fragment, Scope::Addresses); // B4
     }
-    if fold(words(ip)) != 0xffff {
+    if sum(ip) != 0xffff {
         packet.flush = Some(Passed::IpChecksum); // B5; ports are known, so its flow is, too
     } else if fragment & RESERVED != 0 {
         packet.flush = Some(Passed::ReservedBit); // F2

@@ -3,7 +3,7 @@
 use packet::header::TCP_LEN;
 use packet::{Frame, Layout};
 
-use super::{Packet, Scope, Stray, be32, chunk, stray};
+use super::{Packet, Scope, Stray, WORDS_WITH_TIMESTAMPS, be32, chunk, stray};
 use crate::config::Rules;
 use crate::counters::Passed;
 
@@ -33,6 +33,11 @@ pub(super) fn parse(
     let payload = at.transport + (packet.word >> 28) as usize * 4;
     if payload < at.transport + TCP_LEN || payload > head.len() {
         return stray(Passed::L4Header, Scope::Connection); // B8
+    }
+    if packet.word >> 28 == WORDS_WITH_TIMESTAMPS
+        && let Some(options) = chunk::<TIMESTAMPS_LEN>(head, at.transport + TCP_LEN)
+    {
+        packet.options = [be32(options, 0), be32(options, 4), be32(options, 8)];
     }
     let mut end = at.end;
     if end != frame.len() {
@@ -110,6 +115,8 @@ pub(crate) const ENDING: u32 = URG | PSH | RST | SYN | FIN;
 pub(crate) const CWR: u32 = 0x80 << 16;
 /// The window.
 pub(crate) const WINDOW: u32 = 0xffff;
+/// Two NOPs and the option itself.
+const TIMESTAMPS_LEN: usize = 12;
 const URG: u32 = 0x20 << 16;
 const PSH: u32 = 0x08 << 16;
 const RST: u32 = 0x04 << 16;
