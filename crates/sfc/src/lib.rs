@@ -10,3 +10,13 @@ pub mod moderation;
 pub mod rss;
 pub mod rx;
 pub mod tx;
+
+mod clock;
+mod error;
+mod registers;
+
+#[cfg(test)]
+mod card;
+
+pub use clock::{Clock, SystemClock};
+pub use error::Error;

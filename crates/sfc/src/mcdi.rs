@@ -7,6 +7,8 @@ mod body;
 mod code;
 pub mod command;
 pub mod header;
+mod transport;
 
 pub use body::{Malformed, Reply, Request};
 pub use code::Code;
+pub use transport::Mcdi;
