@@ -27,7 +27,7 @@ pub(crate) enum Answer {
     /// Not at all, because it restarts.
     RestartsNow,
     /// With the first answer once, with the second from then on.
-    Once(Box<Answer>, Box<Answer>),
+    Once(Box<Self>, Box<Self>),
 }
 
 /// One thing that the driver did.
@@ -84,15 +84,6 @@ impl Card {
     /// What the driver did since the last call.
     pub(crate) fn take_done(&self) -> Vec<Done> {
         std::mem::take(&mut self.lock().done)
-    }
-
-    /// The numbers of the commands sent since the last call, register writes left out.
-    pub(crate) fn take_commands(&self) -> Vec<u16> {
-        let command = |done| match done {
-            Done::Command(code, _) => Some(code),
-            Done::Write(..) => None,
-        };
-        self.take_done().into_iter().filter_map(command).collect()
     }
 
     /// Per request so far, whether it was the first of an epoch.

@@ -4,16 +4,17 @@
 
 pub mod device;
 pub mod event;
+pub mod evq;
 pub mod filter;
 pub mod mcdi;
 pub mod moderation;
+pub mod registers;
 pub mod rss;
 pub mod rx;
 pub mod tx;
 
 mod clock;
 mod error;
-mod registers;
 
 #[cfg(test)]
 mod card;

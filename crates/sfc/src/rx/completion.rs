@@ -1,13 +1,13 @@
 //! What a receive completion completes: the arithmetic of `spec/ef10.md` 5.3, "completed descriptors".
 //!
 //! ```text
-//!   removed            removed + n           added
-//!      │ n completed now    │  still with the   │
-//!  ────┴────────────────────┴── card ───────────┴────   free-running counts; the event carries the low
-//!                                                        4 bits of `removed + n`
+//!   removed            removed + n        published  added
+//!      │ n completed now    │  still with the  │ <8 │
+//!  ────┴────────────────────┴── card ──────────┴────┴───   free-running counts; the event carries the
+//!                                                          low 4 bits of `removed + n`
 //! ```
 //!
-//! [`Progress`] holds the two counts and how many fragments of a scattered packet have come. It knows
+//! [`Progress`] holds the counts and how many fragments of a scattered packet have come. It knows
 //! nothing of buffers: it answers what the event means, or that it can mean nothing.
 
 use super::RxFault;
@@ -15,10 +15,12 @@ use crate::event::RxEvent;
 
 /// How far a receive ring is.
 ///
-/// Invariant: `removed` ≤ `added` by wrapping distance, and their distance is at most the ring's size.
+/// Invariant: `removed` ≤ `published` ≤ `added` by wrapping distance, `added` is less than a ring ahead of
+/// `removed`, and `published` is a multiple of 8.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Progress {
     added: u32,
+    published: u32,
     removed: u32,
     fragments: u16,
 }
@@ -62,7 +64,7 @@ impl Progress {
     /// How many descriptors the card has.
     #[inline]
     pub fn posted(&self) -> u32 {
-        self.added.wrapping_sub(self.removed)
+        self.published.wrapping_sub(self.removed)
     }
 
     /// The count of descriptors ever added: the next slot, modulo the ring's size.
@@ -81,6 +83,18 @@ impl Progress {
     #[inline]
     pub fn add(&mut self) {
         self.added = self.added.wrapping_add(1);
+    }
+
+    /// Gives the card the descriptors written so far, down to a multiple of 8 (6.2); the write pointer
+    /// for the doorbell when that is any.
+    #[inline]
+    pub fn publish(&mut self, mask: u32) -> Option<u32> {
+        let pointer = self.added & !7;
+        if pointer == self.published {
+            return None;
+        }
+        self.published = pointer;
+        Some(pointer & mask)
     }
 
     /// The oldest descriptor is retired.
@@ -151,7 +165,8 @@ mod tests {
 
     /// A ring with `posted` descriptors, `removed` retired.
     fn ring(removed: u32, posted: u32) -> Progress {
-        Progress { added: removed.wrapping_add(posted), removed, fragments: 0 }
+        let added = removed.wrapping_add(posted);
+        Progress { added, published: added, removed, fragments: 0 }
     }
 
     fn retire(progress: &mut Progress, count: u32) {
@@ -225,6 +240,20 @@ mod tests {
             outcome.err()
         });
         assert_eq!(fault, Some(RxFault::TooManyFragments));
+    }
+
+    #[test]
+    fn the_write_pointer_moves_in_eights() {
+        let mut progress = Progress::default();
+        let mut add = |count| {
+            (0..count).for_each(|_| progress.add());
+            (progress.publish(511), progress.posted())
+        };
+        assert_eq!(add(7), (None, 0));
+        assert_eq!(add(1), (Some(8), 8));
+        assert_eq!(add(0), (None, 8));
+        assert_eq!(add(15), (Some(16), 16));
+        assert_eq!(add(512 - 23), (Some(0), 512));
     }
 
     #[test]
