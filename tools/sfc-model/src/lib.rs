@@ -1,1 +1,0 @@
-//! A software model of an EF10 network function.
