@@ -36,7 +36,7 @@ fn descriptors_in_the_middle_of_a_message() {
             let mut message = words(&[5, 1, 40]);
             message.extend(table(&[[GUEST, SIZE, USER + GUEST, 0]]));
             for part in message.chunks(len) {
-                drop(front.raw.write(part, &vec![file.as_fd(); 20]));
+                drop(front.raw.write(part, &[file.as_fd(); 20]));
             }
         }
     });
@@ -87,10 +87,10 @@ fn calls_by_descriptors_of_all_kinds() {
 /// Writes until there is no room, then lets writes wait again.
 fn fill<T: AsFd>(fd: &T, mut write: impl FnMut() -> std::io::Result<usize>) {
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-    let flags = fcntl_getfl(fd).unwrap();
-    fcntl_setfl(fd, flags | OFlags::NONBLOCK).unwrap();
+    let flags = fcntl_getfl(fd).expect("an open descriptor");
+    fcntl_setfl(fd, flags | OFlags::NONBLOCK).expect("an open descriptor");
     while write().is_ok() {}
-    fcntl_setfl(fd, flags).unwrap();
+    fcntl_setfl(fd, flags).expect("an open descriptor");
 }
 
 #[test]

@@ -144,7 +144,8 @@ fn more_memory_than_there_are_addresses() {
 /// Whether as many bytes of addresses are free at one place.
 fn room_for(size: u64) -> Result<(), vm_memory::mmap::MmapRegionError> {
     let offset = vm_memory::FileOffset::new(memory(size), 0);
-    vm_memory::MmapRegion::<()>::from_file(offset, usize::try_from(size).unwrap()).map(drop)
+    vm_memory::MmapRegion::<()>::from_file(offset, usize::try_from(size).expect("64 bits"))
+        .map(drop)
 }
 
 #[test]

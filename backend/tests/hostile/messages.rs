@@ -163,14 +163,14 @@ impl Noise {
     }
 
     fn one_of<T: Copy>(&mut self, of: &[T]) -> T {
-        let len = u64::try_from(of.len()).unwrap();
-        of[usize::try_from(self.next() % len).unwrap()]
+        let len = u64::try_from(of.len()).expect("a short list");
+        of[usize::try_from(self.next() % len).expect("an index of the list")]
     }
 
     /// A number that is likely to mean something.
     fn word(&mut self) -> u64 {
         let small = self.next() % 8;
-        let near = USER + GUEST + (self.next() % SIZE & !0xfff);
+        let near = USER + GUEST + ((self.next() % SIZE) & !0xfff);
         let noise = self.next();
         let one = 1 << (noise % 64);
         self.one_of(&[small, small | 1 << 32, near, GUEST, SIZE, !0, noise, one, 256, 0x1000])

@@ -18,7 +18,7 @@ fn rings_outside_memory_and_across_its_end() {
     attack(|lab| {
         for addresses in [
             [0, 0, 0],
-            [!0 & !0xf; 3],
+            [!0xf; 3],
             [USER, USER + USED, USER + AVAIL],
             [GUEST, GUEST + USED, GUEST + AVAIL],
             [AT + SIZE; 3],
@@ -54,7 +54,7 @@ fn rings_over_each_other() {
             let front = Front::running(lab);
             front.start(3);
             for fill in [0, 1, 0xff] {
-                front.put(0, &[fill; 3 * RING as usize]);
+                front.put(0, &[fill; 3 * 0x4000]);
                 for ring in rings {
                     front.say(Request::SET_VRING_ADDR, &vring_addresses(*ring, addresses));
                 }

@@ -25,7 +25,7 @@ fn a_thousand_quick_connections() {
 
 /// Asks and asks until nobody takes it any more.
 fn flood(front: &Front) {
-    front.raw.stream().set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    front.raw.stream().set_write_timeout(Some(Duration::from_millis(500))).expect("an open socket");
     let mut asked = 0;
     while front.raw.send(Request::GET_FEATURES, 0, &[], &[]).is_ok() {
         asked += 1;
