@@ -22,11 +22,11 @@ pub(crate) fn fits(flow: &Flow, frame: &Frame, packet: &Packet, rules: &Rules) -
         | flow.ack ^ packet.ack
         | flow.next_seq ^ packet.seq
         | flow.network ^ packet.network
-        | flow.options[0] ^ packet.options[0]
-        | flow.options[1] ^ packet.options[1]
-        | flow.options[2] ^ packet.options[2];
+        | flow.more_options ^ packet.more_options;
+    let options = flow.options ^ packet.options;
     let fits = packet.flush.is_none()
         && differing == 0
+        && options == 0
         && packet.segment <= flow.mss
         && flow.size + u32::from(packet.len) <= rules.max_size
         && segments_fit(flow, packet)

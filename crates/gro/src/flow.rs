@@ -14,13 +14,14 @@ use crate::time::Instant;
 #[repr(C, align(64))]
 pub(crate) struct Flow {
     pub(crate) key: Key,
+    pub(crate) options: u64,
+    pub(crate) more_options: u32,
     /// The sequence number that continues it.
     pub(crate) next_seq: u32,
     pub(crate) ack: u32,
     /// As in [`Packet`].
     pub(crate) word: u32,
     pub(crate) network: u32,
-    pub(crate) options: [u32; 3],
     /// Bytes behind the Ethernet header, padding left out.
     pub(crate) size: u32,
     /// IPv4 identification of the first packet.
@@ -66,6 +67,7 @@ impl Flow {
         self.word = packet.word;
         self.network = packet.network;
         self.options = packet.options;
+        self.more_options = packet.more_options;
         self.size = packet.size();
         self.id = packet.id;
         self.mss = packet.segment;

@@ -38,8 +38,10 @@ pub(crate) struct Packet {
     pub(crate) ack: u32,
     /// Bytes 12 to 15 of the TCP header: data offset, flags, window.
     pub(crate) word: u32,
-    /// The options, if they are 12 bytes (timestamps, by far the most frequent length), else zeros.
-    pub(crate) options: [u32; 3],
+    /// The options, if they are 12 bytes (timestamps, by far the most frequent length), else zeros: the
+    /// first eight bytes, and the rest.
+    pub(crate) options: u64,
+    pub(crate) more_options: u32,
     /// What has to be equal in the IP headers: TOS or traffic class, TTL or hop limit, DF.
     pub(crate) network: u32,
     /// Set when the packet may not be merged though its flow is known (class F).

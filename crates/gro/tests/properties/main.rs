@@ -8,14 +8,14 @@ mod traffic;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use packet::{Checksum, Frame, Pool, header};
+use packet::{Checksum, Frame, header};
 use proptest::prelude::*;
 
-use play::{Outcome, Setup, Unit, play};
+use play::{Outcome, Setup, Unit, play, with_pool};
 use traffic::{Input, Step, steps};
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     /// I1 to I7, I9, I14, I17.
     #[test]
@@ -134,7 +134,7 @@ proptest! {
 /// I5.
 #[test]
 fn nothing_is_held_for_longer_than_it_may() {
-    proptest!(|(steps in steps(0..4), micros in 1..100_u64)| {
+    proptest!(config(), |(steps in steps(0..4), micros in 1..100_u64)| {
         let timeout = Duration::from_micros(micros);
         let setup = Setup { flush_timeout: timeout, ..Setup::default() };
         let outcome = play(&steps, &setup);
@@ -149,6 +149,12 @@ fn nothing_is_held_for_longer_than_it_may() {
             }
         }
     });
+}
+
+/// PROPTEST_CASES asks for more.
+fn config() -> ProptestConfig {
+    let config = ProptestConfig::default();
+    ProptestConfig { cases: config.cases.max(400), ..config }
 }
 
 fn setups() -> impl Strategy<Value = Setup> {
@@ -193,10 +199,14 @@ fn check_super(unit: &Unit, inputs: &[Input], setup: &Setup) -> Result<(), TestC
     }
     for index in &unit.inputs {
         let bytes = &inputs[*index].bytes;
-        let mut pool = Pool::new(1, 4096);
-        let frame = Frame::copied_from(bytes, &mut pool).expect("a small frame");
         let parsed = header::parse(bytes).expect("a packet that was merged has headers");
-        prop_assert!(packet::transport_is_valid(&frame, &parsed));
+        let valid = with_pool(|pool| {
+            let frame = Frame::copied_from(bytes, pool).expect("a small frame");
+            let valid = packet::transport_is_valid(&frame, &parsed);
+            pool.recycle(frame);
+            valid
+        });
+        prop_assert!(valid);
         if !parsed.v6 {
             let network = usize::from(parsed.layout.network);
             prop_assert_eq!(packet::checksum::sum(&bytes[network..network + 20]), 0xffff);

@@ -1,5 +1,6 @@
 //! Plays steps to an engine, and finds out which inputs each frame that comes out stands for.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use gro::{Accept, Completed, Config, Counters, Engine, Instant, NormalBatch, Sink};
@@ -84,8 +85,23 @@ impl Sink for Recorder {
     }
 }
 
+thread_local! {
+    /// A pool's memory is for the life of the process: all cases of a thread share one.
+    static POOL: RefCell<Pool> = RefCell::new(Pool::new(512, 2048));
+}
+
+/// Lends the pool.
+pub(crate) fn with_pool<R>(work: impl FnOnce(&mut Pool) -> R) -> R {
+    POOL.with_borrow_mut(work)
+}
+
 /// Plays the steps; at the end, everything is flushed.
 pub(crate) fn play(steps: &[Step], setup: &Setup) -> Outcome {
+    with_pool(|pool| play_with(steps, setup, pool))
+}
+
+fn play_with(steps: &[Step], setup: &Setup, pool: &mut Pool) -> Outcome {
+    let available = pool.available();
     let profile = if setup.kernel { Config::kernel_profile() } else { Config::default() };
     let mut engine = Engine::new(Config {
         enabled: setup.enabled,
@@ -102,36 +118,34 @@ pub(crate) fn play(steps: &[Step], setup: &Setup) -> Outcome {
     });
     let mut batch = NormalBatch::new(setup.batch);
     let mut sink = Recorder::default();
-    let mut pool = Pool::new(512, 2048);
     let mut burst = Burst::new(1);
     let (mut inputs, mut polls) = (Vec::new(), Vec::new());
     for step in steps {
         let now = sink.now;
         match step {
             Step::Give(input) => {
-                burst.push(frame(input, &mut pool));
+                burst.push(frame(input, pool));
                 inputs.push(Input { at: now, ..input.clone() });
-                engine.receive(now, &mut burst, &mut batch, &mut sink, &mut pool);
+                engine.receive(now, &mut burst, &mut batch, &mut sink, pool);
             }
             Step::EndOfPoll => {
-                engine.end_of_poll(now, &mut batch, &mut sink, &mut pool);
+                engine.end_of_poll(now, &mut batch, &mut sink, pool);
                 assert!(batch.is_empty());
                 assert!(engine.deadline().is_none_or(|deadline| deadline > now));
                 polls.push(now);
             }
             Step::FlushAll => {
-                engine.flush_all(Completed::Reset, &mut batch, &mut sink, &mut pool);
+                engine.flush_all(Completed::Reset, &mut batch, &mut sink, pool);
                 assert_eq!((engine.held(), batch.len(), engine.deadline()), (0, 0, None));
             }
             Step::Wait(time) => sink.now = now.after(*time),
         }
     }
-    engine.flush_all(Completed::Shutdown, &mut batch, &mut sink, &mut pool);
+    engine.flush_all(Completed::Shutdown, &mut batch, &mut sink, pool);
     let mut left: Vec<_> = inputs.iter().map(Some).collect();
     let frames = std::mem::take(&mut sink.frames);
-    let units =
-        frames.into_iter().map(|(at, frame)| unit(at, frame, &mut left, &mut pool)).collect();
-    let lost_buffers = pool.total() - pool.available();
+    let units = frames.into_iter().map(|(at, frame)| unit(at, frame, &mut left, pool)).collect();
+    let lost_buffers = available - pool.available();
     Outcome { inputs, units, polls, counters: engine.counters().clone(), lost_buffers }
 }
 
