@@ -140,6 +140,16 @@ pub trait PciFunction: Send + fmt::Debug {
         let wanted = command | config::COMMAND_MEMORY | config::COMMAND_BUS_MASTER;
         self.config_write(config::COMMAND, Width::Word, wanted)
     }
+
+    /// Ends the function's DMA.
+    ///
+    /// # Errors
+    ///
+    /// When configuration space can't be reached.
+    fn disable(&mut self) -> Result<(), Error> {
+        let command = self.config_read(config::COMMAND, Width::Word)?;
+        self.config_write(config::COMMAND, Width::Word, command & !config::COMMAND_BUS_MASTER)
+    }
 }
 
 /// Event descriptors, one per interrupt vector.

@@ -105,6 +105,11 @@ impl Error {
         self.code().is_some_and(Code::is_denied)
     }
 
+    /// Whether there is nothing of what was to be freed.
+    pub fn is_gone(&self) -> bool {
+        matches!(self.code(), Some(Code::EALREADY | Code::ENOENT))
+    }
+
     /// Whether the firmware does not know this.
     pub fn is_unsupported(&self) -> bool {
         self.code().is_some_and(Code::is_unsupported)

@@ -8,6 +8,7 @@ pub mod evq;
 pub mod filter;
 pub mod mcdi;
 pub mod moderation;
+pub mod nic;
 pub mod registers;
 pub mod rss;
 pub mod rx;
@@ -21,3 +22,4 @@ mod card;
 
 pub use clock::{Clock, SystemClock};
 pub use error::Error;
+pub use nic::Nic;

@@ -102,6 +102,21 @@ impl Mcdi {
         Ok(())
     }
 
+    /// Whether the card is still there and its controller still the one we know. Reads one register.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Removed`] or [`Error::Rebooted`].
+    pub fn check(&mut self) -> Result<(), Error> {
+        self.check_status("status")
+    }
+
+    /// Whether the controller has stopped answering: it takes a reset of the function and
+    /// [`Self::restart`] to talk to it again.
+    pub fn is_dead(&self) -> bool {
+        self.dead
+    }
+
     /// The clock that waits are measured with.
     pub fn clock(&self) -> &dyn Clock {
         &*self.clock

@@ -150,6 +150,15 @@ impl RxQueue {
         self.flushed
     }
 
+    /// Reads events without handing out frames, while the queue is being torn down; answers whether the
+    /// card has said that the queue is gone.
+    pub fn settle(&mut self) -> bool {
+        while let Some(raw) = self.parts.events.take() {
+            self.other(Event::decode(raw));
+        }
+        self.flushed
+    }
+
     /// Its event queue, for arming its interrupt.
     pub fn events(&self) -> &EventQueue {
         &self.parts.events
