@@ -95,9 +95,9 @@ pub struct Serve {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Port")]
 pub struct PortArgs {
-    /// Which port: packet, tap, pcap or memory.
+    /// Which port: packet, tap, pcap, sfc or memory.
     #[arg(
-        help = "packet:IFNAME, tap:NAME, pcap:FILE[,loop][,pps=N], or memory[:flows=N][,run=N][,payload=N]",
+        help = "packet:IFNAME, tap:NAME, pcap:FILE[,loop][,pps=N], sfc:FUNCTION[,rx=N][,tx=N][,mtu=BYTES][,promiscuous=on|off][,moderation=US], or memory[:flows=N][,run=N][,payload=N]",
         long, value_name = "SPEC", required_unless_present_any = ["print_capabilities"])]
     pub port: Option<String>,
     /// Packet buffers of 2 KiB: what may be under way between the port and the guest.

@@ -17,4 +17,6 @@ pub mod shared;
 pub mod stats;
 pub mod worker;
 
+mod tending;
+
 pub use failure::{Failure, chain};

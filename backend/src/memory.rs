@@ -5,7 +5,6 @@ use port::{Capabilities, Fill, Memory, Port};
 use traffic::{StreamConfig, Streams};
 
 use crate::failure::Failure;
-use crate::serve::BUFFER_SIZE;
 
 /// A port that makes the streams that `rest` describes, as fast as they are taken, and throws away what
 /// is sent to it. `rest` is a list of `name=value`: `flows`, `run`, `payload`, `frames`.
@@ -13,13 +12,12 @@ use crate::serve::BUFFER_SIZE;
 /// # Errors
 ///
 /// When `rest` can't be understood.
-pub fn port(rest: &str, pool: &Pool) -> Result<Box<dyn Port>, Failure> {
+pub fn port(rest: &str) -> Result<Box<dyn Port>, Failure> {
     let config = parse(rest).map_err(|reason| {
         Failure::SetUp(format!(
             "port 'memory:{rest}': {reason}: memory[:flows=1..65536][,run=1..][,payload=1..1448][,frames=N]"
         ))
     })?;
-    debug_assert!(pool.buffer_size() >= BUFFER_SIZE, "a frame fits a buffer");
     let mut streams = Streams::new(config);
     let source = move |burst: &mut packet::Burst, pool: &mut Pool| match streams.fill(burst, pool) {
         0 if streams.finished() => Fill::Drained,

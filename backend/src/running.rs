@@ -1,4 +1,5 @@
-//! A running backend: a worker thread, a control thread, and what they share.
+//! A running backend: a worker thread, a control thread, one that tends the port if it needs that, and
+//! what they share.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -11,6 +12,7 @@ use crate::daemon::{Daemon, Endpoint, Stop};
 use crate::failure::Failure;
 use crate::shared::Shared;
 use crate::stats::Stats;
+use crate::tending::Tending;
 use crate::worker::{Config, Worker};
 
 /// What a backend is made of.
@@ -41,6 +43,7 @@ pub struct Running {
     shared: Arc<Shared>,
     stop: Stop,
     threads: Vec<JoinHandle<()>>,
+    tending: Tending,
 }
 
 impl Running {
@@ -80,7 +83,8 @@ impl Running {
             drop(endpoint);
             ended(Ended::Endpoint);
         })?;
-        Ok(Self { shared, stop, threads: vec![control, worker] })
+        let tending = Tending::start(port)?;
+        Ok(Self { shared, stop, threads: vec![control, worker], tending })
     }
 
     /// Counters as of a short while ago.
@@ -98,6 +102,8 @@ impl Running {
                 log::error!("a thread panicked");
             }
         }
+        // After the worker, which has given the port its queues back.
+        self.tending.stop();
         self.shared.stats()
     }
 }

@@ -37,8 +37,8 @@ pub fn run(options: &Serve) -> Result<(), Failure> {
     }
     // Before any other thread starts, so that a signal finds its handler.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| Failure::running(&error))?;
-    let pool = Pool::new(options.port.buffers as usize, BUFFER_SIZE);
-    let port = open_port(&options.port, &pool)?;
+    let mut port = open_port(&options.port)?;
+    let pool = pool(&mut *port, options.port.buffers)?;
     let identity = identity(&options.features, port.mtu())?;
     let config = Config {
         gro: options.gro.config(),
@@ -106,11 +106,22 @@ fn endpoint(options: &Serve) -> Result<Endpoint, Failure> {
     }
 }
 
-fn open_port(options: &PortArgs, pool: &Pool) -> Result<Box<dyn Port>, Failure> {
+/// Packet buffers in the memory that the port wants them in.
+fn pool(port: &mut dyn Port, buffers: u32) -> Result<Pool, Failure> {
+    let count = buffers as usize;
+    let memory =
+        port.packet_memory(count * BUFFER_SIZE).map_err(|error| Failure::set_up(&error))?;
+    Ok(memory.map_or_else(
+        || Pool::new(count, BUFFER_SIZE),
+        |memory| Pool::from_memory(memory, BUFFER_SIZE),
+    ))
+}
+
+fn open_port(options: &PortArgs) -> Result<Box<dyn Port>, Failure> {
     let spec = options.port.as_deref().unwrap_or_default();
     let spec = port::parse(spec).map_err(|error| Failure::set_up(&error))?;
     match spec {
-        port::Spec::Memory(rest) => crate::memory::port(&rest, pool),
+        port::Spec::Memory(rest) => crate::memory::port(&rest),
         spec => port::build(&spec).map_err(|error| Failure::set_up(&error)),
     }
 }

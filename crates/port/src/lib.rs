@@ -2,7 +2,7 @@
 //!
 //! A [`Port`] is the control half: it is opened once and hands out its queues as objects. A queue
 //! belongs to one worker; moving it is moving a value. The kinds: packet socket and tap on any Linux
-//! machine, capture replay, and a port in memory for demos and benches.
+//! machine, capture replay, a Solarflare card's function, and a port in memory for demos and benches.
 //!
 //! Nothing in a port chooses by protocol: what enters GRO is not its business. A port reads headers
 //! only to check what the other side says of a frame beside its bytes.
@@ -14,11 +14,13 @@ mod memory;
 mod packet_socket;
 mod pcap;
 mod pieces;
+mod sfc;
 mod spec;
 mod sys;
 mod tap;
 mod vnet;
 
+pub use self::sfc::{Options as SfcOptions, Sfc};
 pub use memory::{Fill, Memory};
 pub use packet_socket::{Options as PacketSocketOptions, PacketSocket};
 pub use pcap::Pcap;
@@ -27,6 +29,7 @@ pub use tap::Tap;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use packet::{Burst, Frame, Pool};
 
@@ -53,6 +56,30 @@ pub trait Port: Send + fmt::Debug {
     ///
     /// When the port has fewer, or was opened before.
     fn open(&mut self, pairs: usize) -> Result<Vec<QueuePair>, Error>;
+
+    /// Memory for the packets of this port, in which its buffers have to lie, for the life of the
+    /// process; asked for before [`Self::open`]. `None`: any memory will do.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be had.
+    fn packet_memory(&mut self, _bytes: usize) -> Result<Option<&'static mut [u8]>, Error> {
+        Ok(None)
+    }
+
+    /// How often, at least, [`Self::tend`] has to be called; `None`: the port needs no tending.
+    fn tend_every(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Readable when there is a reason to tend the port before its time.
+    fn tend_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Looks after the port: changes of the link, recovery of its device. What it can't mend ends the
+    /// receive queues with a reason.
+    fn tend(&mut self) {}
 }
 
 /// A receive queue and the transmit queue beside it.
@@ -238,6 +265,23 @@ pub enum Error {
         /// What the system said.
         #[source]
         source: std::io::Error,
+    },
+    /// A card can't be used as asked for.
+    #[error("port '{port}': {reason}")]
+    Card {
+        /// The port as the user named it.
+        port: String,
+        /// What is wrong and how to mend it.
+        reason: String,
+    },
+    /// A card can't be brought up.
+    #[error("port '{port}'")]
+    Driver {
+        /// The port as the user named it.
+        port: String,
+        /// What the driver says.
+        #[source]
+        source: ::sfc::Error,
     },
     /// A capture can't be used.
     #[error("port '{port}': {reason}")]

@@ -1,4 +1,5 @@
-//! How a port is named on the command line: `packet:eth1`, `tap:tap0`, `pcap:FILE,loop,pps=1000`.
+//! How a port is named on the command line: `packet:eth1`, `tap:tap0`, `pcap:FILE,loop,pps=1000`,
+//! `sfc:0000:03:00.0`.
 //!
 //! [`parse`] reads the text and touches nothing; [`build`] opens what it names. A port in memory has
 //! no text that says what its frames are: who wants one builds it (see [`Memory`](crate::Memory)).
@@ -7,7 +8,8 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use crate::{Error, PacketSocket, Pcap, Port, Tap};
+use crate::sfc::Options;
+use crate::{Error, PacketSocket, Pcap, Port, Sfc, Tap};
 
 /// A port as the command line names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +20,8 @@ pub enum Spec {
     Tap(String),
     /// `pcap:FILE[,loop][,pps=N]`: a capture that is replayed.
     Pcap(Replay),
+    /// `sfc:FUNCTION[,…]`: a function of a Solarflare card.
+    Sfc(Options),
     /// `memory` with whatever stands behind it: for the program to build.
     Memory(String),
 }
@@ -55,6 +59,7 @@ pub fn parse(spec: &str) -> Result<Spec, Error> {
         "packet" => interface(rest).map(Spec::Packet).map_err(wrong),
         "tap" => interface(rest).map(Spec::Tap).map_err(wrong),
         "pcap" => replay(rest).map(Spec::Pcap).map_err(wrong),
+        "sfc" => Options::parse(rest).map(Spec::Sfc).map_err(wrong),
         _ => Err(wrong(format!("'{kind}' is no kind of port: write {KINDS}"))),
     }
 }
@@ -70,6 +75,7 @@ pub fn build(spec: &Spec) -> Result<Box<dyn Port>, Error> {
         Spec::Packet(interface) => Box::new(PacketSocket::open(interface)?),
         Spec::Tap(interface) => Box::new(Tap::open(interface)?),
         Spec::Pcap(replay) => Box::new(Pcap::load(replay)?),
+        Spec::Sfc(options) => Box::new(Sfc::open(options)?),
         Spec::Memory(_) => {
             let reason = "a port in memory has no frames of its own here".to_owned();
             return Err(Error::Spec { spec: spec.to_string(), reason });
@@ -83,6 +89,7 @@ impl fmt::Display for Spec {
             Self::Packet(interface) => write!(f, "packet:{interface}"),
             Self::Tap(interface) => write!(f, "tap:{interface}"),
             Self::Pcap(replay) => write!(f, "{replay}"),
+            Self::Sfc(options) => options.fmt(f),
             Self::Memory(rest) if rest.is_empty() => f.write_str("memory"),
             Self::Memory(rest) => write!(f, "memory:{rest}"),
         }
@@ -137,7 +144,7 @@ fn replay(text: &str) -> Result<Replay, String> {
 
 /// IFNAMSIZ of the kernel, without the final zero.
 const LONGEST_NAME: usize = 15;
-const KINDS: &str = "packet:IFNAME, tap:NAME, pcap:FILE[,loop][,pps=N] or memory";
+const KINDS: &str = "packet:IFNAME, tap:NAME, pcap:FILE[,loop][,pps=N], sfc:FUNCTION or memory";
 const PCAP: &str = "pcap:FILE[,loop][,pps=N]";
 
 #[cfg(test)]

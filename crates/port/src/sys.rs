@@ -118,6 +118,12 @@ pub(crate) fn ioctl_int(fd: BorrowedFd<'_>, code: c_ulong, value: c_int) -> io::
     check(unsafe { libc::ioctl(fd.as_raw_fd(), code, pointer) }).map(drop)
 }
 
+/// The descriptor of an event, for as long as the event is borrowed.
+pub(crate) fn borrow(event: &pci::EventFd) -> BorrowedFd<'_> {
+    // SAFETY: the event owns the descriptor and is borrowed for as long as this is.
+    unsafe { BorrowedFd::borrow_raw(event.as_raw_fd()) }
+}
+
 /// Whether a read would not block now; also when the descriptor has an error to tell.
 pub(crate) fn readable(fd: BorrowedFd<'_>) -> bool {
     let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };

@@ -159,6 +159,11 @@ impl RxQueue {
         self.flushed
     }
 
+    /// Whether a poll would find something to do: packets of a merged completion, or an event.
+    pub fn is_pending(&self) -> bool {
+        self.merged.left > 0 || self.parts.events.is_pending()
+    }
+
     /// Its event queue, for arming its interrupt.
     pub fn events(&self) -> &EventQueue {
         &self.parts.events
