@@ -50,6 +50,7 @@ struct State {
     first: Vec<bool>,
     answers: HashMap<u16, Answer>,
     done: Vec<Done>,
+    resets: u32,
 }
 
 impl Card {
@@ -61,12 +62,61 @@ impl Card {
             first: Vec::new(),
             answers: HashMap::new(),
             done: Vec::new(),
+            resets: 0,
         })))
+    }
+
+    /// One that answers all that it takes to bring a port up, and does nothing else.
+    pub(crate) fn working() -> Self {
+        let card = Self::new();
+        for silent in [
+            0x20, 0x07, 0x8c, 0x98, 0x2a, 0x2c, 0x2e, 0x81, 0x82, 0x83, 0x84, 0x85, 0x99, 0x9f,
+            0xa0, 0xa2, 0xe1,
+        ] {
+            card.reply(silent, &[]);
+        }
+        let words = |command: u16, len: usize, words: &[(usize, u32)]| {
+            let mut payload = vec![0; len];
+            for &(at, word) in words {
+                payload[at..at + 4].copy_from_slice(&word.to_le_bytes());
+            }
+            card.reply(command, &payload);
+        };
+        words(0x06, 140, &[(0, 1)]);
+        words(0x1c, 8, &[]);
+        // 14-byte prefix, merged completions, per-protocol hashes; TSO v2, typed event queues; 8 KiB
+        // windows; 97 statistics.
+        words(
+            0xbe,
+            78,
+            &[(0, 1 << 23 | 1 << 25 | 1 << 13), (20, 1 | 1 << 7), (72, 0), (74, 97 << 16)],
+        );
+        words(0x59, 8, &[]);
+        words(0x08, 32, &[]);
+        words(0xec, 8, &[(4, 0xffff)]);
+        words(0xb8, 4, &[]);
+        words(0x55, 16, &[(0, 0x0053_0f00), (8, 1)]);
+        words(0xaa, 10, &[(0, 1), (4, 0x0053_0f00)]);
+        words(0x122, 36, &[(4, 1920), (8, 16_383)]);
+        words(0xc2, 4, &[]);
+        words(0x24, 72, &[(8, 0x80)]);
+        words(0x29, 28, &[(8, 10_000), (16, 3)]);
+        words(0x80, 8, &[]);
+        words(0xe4, 12, &[(8, 1 << 4)]);
+        words(0x8a, 12, &[(4, 7)]);
+        words(0x9e, 4, &[(0, 5)]);
+        words(0x8b, 8, &[(0, 3)]);
+        card
     }
 
     /// The function that the driver gets: a Medford port.
     pub(crate) fn function(&self) -> Fake {
         Fake::new(1 << 20, self.clone()).at_bar(2).with_ids(VENDOR, 0x0a03)
+    }
+
+    /// The same as a virtual function.
+    pub(crate) fn virtual_function(&self) -> Fake {
+        Fake::new(1 << 20, self.clone()).with_ids(VENDOR, 0x1a03)
     }
 
     pub(crate) fn answer(&self, command: u16, answer: Answer) {
@@ -86,9 +136,23 @@ impl Card {
         std::mem::take(&mut self.lock().done)
     }
 
+    /// The numbers of the commands since the last call.
+    pub(crate) fn take_commands(&self) -> Vec<u16> {
+        let number = |done| match done {
+            Done::Command(number, _) => Some(number),
+            Done::Write(..) => None,
+        };
+        self.take_done().into_iter().filter_map(number).collect()
+    }
+
     /// Per request so far, whether it was the first of an epoch.
     pub(crate) fn epochs(&self) -> Vec<bool> {
         self.lock().first.clone()
+    }
+
+    /// How often the function was reset.
+    pub(crate) fn resets(&self) -> u32 {
+        self.lock().resets
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -163,7 +227,9 @@ impl FakeDevice for Card {
     }
 
     fn reset(&mut self, _host: &Host) {
-        self.lock().address = 0;
+        let mut state = self.lock();
+        state.address = 0;
+        state.resets += 1;
     }
 }
 

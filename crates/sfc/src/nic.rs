@@ -340,3 +340,6 @@ fn gone_is_fine(outcome: Result<(), Error>) -> Result<(), Error> {
 
 const PAGE: usize = 4096;
 const FLUSH_TIME: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests;
