@@ -33,6 +33,32 @@ pub enum Command {
     /// Show merged packets without privileges, a NIC or a VM: traffic made here, GRO, a vhost-user
     /// socket, and a guest made here.
     Demo(Demo),
+    /// Look at a card without serving a VM: what it is, what it counts, whether it works.
+    #[command(subcommand)]
+    Nic(Nic),
+}
+
+/// What to do with a card.
+#[derive(Debug, Subcommand)]
+pub enum Nic {
+    /// What the function is, what its firmware can do, the link.
+    Info(NicArgs),
+    /// The counters of its network port.
+    Stats(NicArgs),
+    /// Commands, events, interrupts, counters and queues, tried without a network. Exit code 1 when
+    /// something does not work.
+    Selftest(NicArgs),
+}
+
+/// Which card.
+#[derive(Debug, Args)]
+pub struct NicArgs {
+    /// The function: it must not be in use.
+    #[arg(long, value_name = "sfc:FUNCTION")]
+    pub port: String,
+    /// For programs.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Options of the demo.

@@ -10,6 +10,7 @@ pub mod demo;
 pub mod failure;
 pub mod inherited;
 pub mod memory;
+pub mod nic;
 pub mod offer;
 pub mod running;
 pub mod serve;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use vhost_user_gro::cli::{Cli, Command, usage_line};
-use vhost_user_gro::{Failure, demo, serve};
+use vhost_user_gro::{Failure, demo, nic, serve};
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -17,6 +17,7 @@ fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
     let result = match &cli.command {
         Some(Command::Demo(options)) => demo::run(options),
+        Some(Command::Nic(command)) => nic::run(command),
         None => serve::run(&cli.serve),
     };
     result.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)

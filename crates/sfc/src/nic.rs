@@ -16,6 +16,7 @@
 
 mod probe;
 mod queues;
+mod self_test;
 mod statistics;
 
 use std::time::Duration;
@@ -25,6 +26,7 @@ use pci::{Bar, EventFd, PacketMemory, PciFunction};
 
 pub use probe::Info;
 pub use queues::{Notes, Pair, Settings};
+pub use self_test::Check;
 pub use statistics::Statistics;
 
 use crate::clock::Clock;

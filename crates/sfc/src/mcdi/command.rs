@@ -23,7 +23,7 @@ pub use port::{
     FlowControl, GetLink, GetPhyConfig, Link, MacStatistics, PhyConfig, SetLink, SetMac,
     StatisticsMode,
 };
-pub use queue::{FiniEvq, FiniRxq, FiniTxq, InitEvq, InitRxq, InitTxq, Pages};
+pub use queue::{DriverEvent, FiniEvq, FiniRxq, FiniTxq, InitEvq, InitRxq, InitTxq, Pages};
 pub use rss::{RssAlloc, RssFree, RssSetFlags, RssSetKey, RssSetTable};
 pub use timer::{GetTimerProperties, SetTimer, TimerMode, TimerProperties};
 pub use vi::{AllocVis, FreeVis, VadaptorAlloc, VadaptorFree, Vis};

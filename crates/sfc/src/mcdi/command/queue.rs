@@ -148,6 +148,22 @@ silent!(InitTxq, 0x82, "INIT_TXQ", |self| {
     request
 });
 
+/// `DRIVER_EVENT`: has an event of the host's own written into an event queue.
+#[derive(Debug, Clone, Copy)]
+pub struct DriverEvent {
+    /// The event queue.
+    pub instance: u32,
+    /// What comes back: 60 bits.
+    pub data: u64,
+}
+
+silent!(DriverEvent, 0x86, "DRIVER_EVENT", |self| {
+    const SOFTWARE: u64 = 7 << 60;
+    let mut request = Request::zeroed(12);
+    request.u32(0, self.instance).u64(4, SOFTWARE | self.data & ((1 << 60) - 1));
+    request
+});
+
 /// `FINI_EVQ`: destroys an event queue, at once.
 #[derive(Debug, Clone, Copy)]
 pub struct FiniEvq(
