@@ -4,8 +4,6 @@
 //! as a card would have. A doorbell here is a message to a fake instead of a store, one per 32 buffers
 //! or more. Run with `cargo bench -p sfc`; the figure per packet is criterion's time per element.
 
-#![expect(missing_docs, reason = "a benchmark has no callers")]
-
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -159,7 +157,7 @@ impl Transmit {
             doorbell: window.register(TX_DOORBELL).expect("the fake is set up"),
             push: [
                 window.register(TX_PUSH).expect("the fake is set up"),
-                window.register(TX_PUSH_DOORBELL).unwrap(),
+                window.register(TX_PUSH_DOORBELL).expect("the fake is set up"),
             ],
             memory,
             label: 0,
