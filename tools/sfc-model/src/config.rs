@@ -1,7 +1,5 @@
 //! What kind of card this is.
 
-use crate::bits::number;
-
 /// The generations of the family (1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
@@ -165,7 +163,7 @@ impl Config {
 /// The windows: which VI and which register an offset in the BAR names.
 pub(crate) fn window(config: &Config, offset: u64) -> Option<(usize, u64)> {
     let vi = offset / config.stride();
-    (vi < number(config.vis as usize)).then(|| {
+    (vi < u64::from(config.vis)).then(|| {
         let vi = usize::try_from(vi).expect("as many as there are VIs");
         (vi, offset % config.stride())
     })
