@@ -58,6 +58,8 @@ pub(crate) struct Mc {
     pub(crate) indirect: bool,
     pub(crate) chaining: bool,
     pub(crate) commands: u64,
+    /// The list of tunnel ports that a reboot is due for (4.11).
+    pub(crate) reboot_for_ports: Option<Vec<u16>>,
 }
 
 /// The port.
@@ -155,6 +157,7 @@ impl Card {
                 indirect: false,
                 chaining: false,
                 commands: 0,
+                reboot_for_ports: None,
             },
             port: Port {
                 cable: true,
@@ -255,6 +258,20 @@ impl Card {
         }
     }
 
+    /// Everything that the function made is gone.
+    pub(crate) fn forget_function(&mut self) {
+        self.function = Function::new(&self.config);
+        self.counters.periodic = None;
+    }
+
+    /// All queues and the VIs are gone.
+    pub(crate) fn forget_queues(&mut self) {
+        let new = Function::new(&self.config);
+        let function = &mut self.function;
+        (function.vis, function.evqs) = (None, new.evqs);
+        (function.rxqs, function.txqs) = (new.rxqs, new.txqs);
+    }
+
     // -- registers --
 
     fn status(&self) -> u32 {
@@ -306,7 +323,9 @@ impl Card {
                     self.indirect(vi, value);
                 } else {
                     let push = match std::mem::take(&mut self.pushes[vi]) {
-                        [Some(low), Some(high)] => Some(Some(u64::from(low) | u64::from(high) << 32)),
+                        [Some(low), Some(high)] => {
+                            Some(Some(u64::from(low) | u64::from(high) << 32))
+                        }
                         _ => None,
                     };
                     self.tx_doorbell(vi, value, push);
@@ -328,6 +347,16 @@ impl Card {
             _ => self.host.violation(Rule::Reserved, format_args!("{value:#x} at {offset:#x}")),
         }
         self.function.evqs.notify(&mut self.host);
+    }
+
+    /// A register access that is not of whole words.
+    pub(crate) fn misaligned(&mut self, offset: u64, len: usize) {
+        self.host.violation(Rule::Access, format_args!("{len} bytes at {offset:#x}"));
+    }
+
+    /// Whether frames can go anywhere.
+    pub(crate) fn listens(&self) -> bool {
+        !self.function.filters.is_empty()
     }
 
     fn release(&mut self, vi: usize, pointer: u32) {
@@ -390,7 +419,7 @@ impl Card {
                 busy |= self.poll_window(&doorbells, vi, now);
             }
             if let Some(high) = command {
-                doorbells.audit(&self.config, &mut self.host);
+                doorbells.audit(&mut self.host);
                 self.mc.low = doorbells.load(register::MC_LWRD);
                 if !self.removed && self.pci.memory_space() {
                     self.mc_doorbell(high);
@@ -432,7 +461,8 @@ impl Card {
         // Only the last of several writes can be seen, so a push is known, not its content.
         if let Some(value) = doorbells.take(base + register::TX_DESC_PTR) {
             let pushed = doorbells.take(base + register::TX_DESC_LOW);
-            let pushed = pushed.or(doorbells.take(base + register::TX_DESC_HIGH)).map(|_| None);
+            let pushed =
+                pushed.or_else(|| doorbells.take(base + register::TX_DESC_HIGH)).map(|_| None);
             doorbells.take(base + register::TX_DESC_HIGH);
             doorbells.take(base + register::TX_DESC_REST);
             if !self.removed {
@@ -581,13 +611,25 @@ impl Card {
 
     // -- memory --
 
+    /// The host shows part of a file at a device address.
+    pub(crate) fn map(
+        &mut self,
+        iova: u64,
+        len: u64,
+        file: std::fs::File,
+        offset: u64,
+    ) -> std::io::Result<()> {
+        self.host.dma.map(iova, len, file, offset)
+    }
+
     /// The host takes memory away; using it still is a breach.
     pub(crate) fn unmap(&mut self, iova: u64, len: u64) -> bool {
         let in_use = self.function.evqs.iter().any(|evq| evq.ring.touches(iova, len))
             || self.function.rxqs.iter().flatten().any(|queue| queue.ring.touches(iova, len))
             || self.function.txqs.iter().flatten().any(|queue| queue.ring.touches(iova, len))
             || self.counters.periodic.is_some_and(|periodic| {
-                periodic.address < iova.saturating_add(len) && iova < periodic.address + periodic.len
+                periodic.address < iova.saturating_add(len)
+                    && iova < periodic.address + periodic.len
             });
         if in_use {
             self.host.violation(Rule::UnmapInUse, format_args!("{len:#x} bytes at {iova:#x}"));

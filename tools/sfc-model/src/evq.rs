@@ -72,18 +72,28 @@ impl Evq {
     pub(crate) fn release(&mut self, host: &mut Host, pointer: u32, instance: usize) {
         let size = self.ring.entries();
         if pointer >> 15 != 0 || u64::from(pointer) >= size {
-            host.violation(Rule::PastRing, format_args!("read pointer {pointer:#x} of EVQ {instance}"));
+            host.violation(
+                Rule::PastRing,
+                format_args!("read pointer {pointer:#x} of EVQ {instance}"),
+            );
             return;
         }
         let behind = self.written.wrapping_sub(u64::from(pointer)) & (size - 1);
         // With a ring that is full to the last entry, the pointer alone does not tell.
-        let Some(pointer) = self.written.checked_sub(behind).filter(|&at| at >= self.released) else {
+        let Some(pointer) = self.written.checked_sub(behind).filter(|&at| at >= self.released)
+        else {
             host.violation(Rule::EventNotWritten, format_args!("read pointer of EVQ {instance}"));
             return;
         };
         for entry in self.released.max(self.written.saturating_sub(size))..pointer {
-            if host.load_qword(self.ring.address(entry), "an event ring").is_some_and(|old| old != EMPTY) {
-                host.violation(Rule::EventNotCleared, format_args!("entry {entry} of EVQ {instance}"));
+            if host
+                .load_qword(self.ring.address(entry), "an event ring")
+                .is_some_and(|old| old != EMPTY)
+            {
+                host.violation(
+                    Rule::EventNotCleared,
+                    format_args!("entry {entry} of EVQ {instance}"),
+                );
                 break;
             }
         }
@@ -96,7 +106,9 @@ impl Evq {
         let mut entries = [0; 64];
         let mut at = 0;
         while at < self.ring.entries() {
-            let Some(len) = self.ring.load(host, at, &mut entries, "an event ring") else { return true };
+            let Some(len) = self.ring.load(host, at, &mut entries, "an event ring") else {
+                return true;
+            };
             if entries[..len].iter().any(|&entry| entry != EMPTY) {
                 return false;
             }

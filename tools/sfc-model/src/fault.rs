@@ -63,7 +63,9 @@ impl FromStr for Scheduled {
     fn from_str(text: &str) -> Result<Self, Malformed> {
         let wrong = |why| Malformed { text: text.to_owned(), why };
         let (kind, after) = match text.split_once('@') {
-            Some((kind, after)) => (kind, seconds(after).ok_or_else(|| wrong("seconds after '@'"))?),
+            Some((kind, after)) => {
+                (kind, seconds(after).ok_or_else(|| wrong("seconds after '@'"))?)
+            }
             None => (text, Duration::ZERO),
         };
         let (kind, argument) = kind.split_once('=').unwrap_or((kind, ""));
@@ -79,7 +81,8 @@ impl FromStr for Scheduled {
         let fault = match kind {
             "mc-reboot" => Fault::McReboot,
             "mcdi-error" => {
-                let (command, error) = pair().ok_or_else(|| wrong("the argument must be CMD:ERR"))?;
+                let (command, error) =
+                    pair().ok_or_else(|| wrong("the argument must be CMD:ERR"))?;
                 Fault::McdiError { command, error }
             }
             "mcdi-delay" => Fault::McdiDelay(time()?),

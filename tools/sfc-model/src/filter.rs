@@ -18,8 +18,8 @@ pub(crate) mod field {
     pub(crate) const UNKNOWN_UNICAST: u32 = 1 << 31;
 }
 use field::{
-    DST_IP, DST_MAC, DST_PORT, ETHER_TYPE, INNER_UNKNOWN_MULTICAST, INNER_UNKNOWN_UNICAST, IP_PROTO,
-    OUTER_VLAN, SRC_IP, SRC_PORT, UNKNOWN_MULTICAST, UNKNOWN_UNICAST,
+    DST_IP, DST_MAC, DST_PORT, ETHER_TYPE, INNER_UNKNOWN_MULTICAST, INNER_UNKNOWN_UNICAST,
+    IP_PROTO, OUTER_VLAN, SRC_IP, SRC_PORT, UNKNOWN_MULTICAST, UNKNOWN_UNICAST,
 };
 
 /// What can be matched, highest priority first.
@@ -35,8 +35,10 @@ pub(crate) const SUPPORTED: &[u32] = &[
 ];
 
 /// What can be matched of tunnels.
-pub(crate) const SUPPORTED_ENCAP: &[u32] =
-    &[ETHER_TYPE | IP_PROTO | INNER_UNKNOWN_UNICAST, ETHER_TYPE | IP_PROTO | INNER_UNKNOWN_MULTICAST];
+pub(crate) const SUPPORTED_ENCAP: &[u32] = &[
+    ETHER_TYPE | IP_PROTO | INNER_UNKNOWN_UNICAST,
+    ETHER_TYPE | IP_PROTO | INNER_UNKNOWN_MULTICAST,
+];
 
 /// What a frame is compared with, and where it goes.
 #[derive(Clone, Debug)]
@@ -61,7 +63,8 @@ impl Filter {
     /// Whether the filter takes all of its traffic for itself: INSERT, not SUBSCRIBE (4.7).
     pub(crate) fn must_be_exclusive(&self) -> bool {
         let address = self.dst_ip[0];
-        let multicast_ip = if self.ether_type == 0x0800 { address >> 4 == 0xe } else { address == 0xff };
+        let multicast_ip =
+            if self.ether_type == 0x0800 { address >> 4 == 0xe } else { address == 0xff };
         self.fields & DST_MAC != 0 && self.dst_mac[0] & 1 == 0
             || self.fields & DST_IP != 0 && self.fields & ETHER_TYPE != 0 && !multicast_ip
     }
@@ -69,8 +72,16 @@ impl Filter {
     /// Whether another one would match the same.
     pub(crate) fn same_match(&self, other: &Self) -> bool {
         (self.fields, self.dst_mac, self.src_port, self.dst_port, self.ether_type, self.outer_vlan)
-            == (other.fields, other.dst_mac, other.src_port, other.dst_port, other.ether_type, other.outer_vlan)
-            && (self.protocol, self.src_ip, self.dst_ip) == (other.protocol, other.src_ip, other.dst_ip)
+            == (
+                other.fields,
+                other.dst_mac,
+                other.src_port,
+                other.dst_port,
+                other.ether_type,
+                other.outer_vlan,
+            )
+            && (self.protocol, self.src_ip, self.dst_ip)
+                == (other.protocol, other.src_ip, other.dst_ip)
     }
 
     /// Classes are compared by their place in [`SUPPORTED`].
@@ -88,7 +99,8 @@ impl Filter {
         let ports = outer.ports(frame);
         let inner_multicast = parsed.inner.as_ref().map(|inner| frame[inner.mac] & 1 == 1);
         !(has(DST_MAC) && self.dst_mac != frame[..6]
-            || has(OUTER_VLAN) && (outer.tag_count == 0 || outer.tags[0] & 0xfff != self.outer_vlan & 0xfff)
+            || has(OUTER_VLAN)
+                && (outer.tag_count == 0 || outer.tags[0] & 0xfff != self.outer_vlan & 0xfff)
             || has(ETHER_TYPE) && self.ether_type != outer.ether_type
             || has(IP_PROTO) && self.protocol != outer.protocol
             || has(SRC_IP) && !ip(&self.src_ip, &outer.source)
@@ -98,7 +110,8 @@ impl Filter {
             || has(UNKNOWN_UNICAST) && multicast
             || has(UNKNOWN_MULTICAST) && !multicast
             || (has(INNER_UNKNOWN_UNICAST) || has(INNER_UNKNOWN_MULTICAST))
-                && (parsed.encap == Encap::None || inner_multicast != Some(has(INNER_UNKNOWN_MULTICAST))))
+                && (parsed.encap == Encap::None
+                    || inner_multicast != Some(has(INNER_UNKNOWN_MULTICAST))))
     }
 }
 

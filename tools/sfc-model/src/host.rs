@@ -48,25 +48,25 @@ impl Host {
 
     /// Copies from the host; tells what it was for when it can't.
     pub(crate) fn read(&mut self, iova: u64, bytes: &mut [u8], what: &str) -> bool {
-        let done = self.may_dma(what).and_then(|()| Some(self.dma.read(iova, bytes)));
+        let done = self.may_dma(what).map(|()| self.dma.read(iova, bytes));
         self.done(done, what)
     }
 
     /// Copies to the host.
     pub(crate) fn write(&mut self, iova: u64, bytes: &[u8], what: &str) -> bool {
-        let done = self.may_dma(what).and_then(|()| Some(self.dma.write(iova, bytes)));
+        let done = self.may_dma(what).map(|()| self.dma.write(iova, bytes));
         self.done(done, what)
     }
 
     /// One 64-bit store, after everything written before.
     pub(crate) fn store_qword(&mut self, iova: u64, value: u64, what: &str) -> bool {
-        let done = self.may_dma(what).and_then(|()| Some(self.dma.store_qword(iova, value)));
+        let done = self.may_dma(what).map(|()| self.dma.store_qword(iova, value));
         self.done(done, what)
     }
 
     /// One 32-bit store, after everything written before.
     pub(crate) fn store_dword(&mut self, iova: u64, value: u32, what: &str) -> bool {
-        let done = self.may_dma(what).and_then(|()| Some(self.dma.store_dword(iova, value)));
+        let done = self.may_dma(what).map(|()| self.dma.store_dword(iova, value));
         self.done(done, what)
     }
 

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::Ordering;
 
-use vm_memory::{Bytes, FileOffset, MmapRegion};
+use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory};
 
 use crate::bits::{number, size};
 
@@ -83,7 +83,11 @@ impl DmaMap {
             let stretch = self.find(at).ok_or(Unmapped(at))?;
             let len = rest.len().min(size(stretch.end() - at));
             let (head, tail) = rest.split_at_mut(len);
-            stretch.memory.read_slice(head, size(at - stretch.iova)).map_err(|_| Unmapped(at))?;
+            stretch
+                .memory
+                .as_volatile_slice()
+                .read_slice(head, size(at - stretch.iova))
+                .map_err(|_| Unmapped(at))?;
             (at, rest) = (at + number(len), tail);
         }
         Ok(())
@@ -96,7 +100,11 @@ impl DmaMap {
             let stretch = self.find(at).ok_or(Unmapped(at))?;
             let len = rest.len().min(size(stretch.end() - at));
             let (head, tail) = rest.split_at(len);
-            stretch.memory.write_slice(head, size(at - stretch.iova)).map_err(|_| Unmapped(at))?;
+            stretch
+                .memory
+                .as_volatile_slice()
+                .write_slice(head, size(at - stretch.iova))
+                .map_err(|_| Unmapped(at))?;
             (at, rest) = (at + number(len), tail);
         }
         Ok(())
@@ -106,20 +114,33 @@ impl DmaMap {
     pub(crate) fn load_qword(&self, iova: u64) -> Result<u64, Unmapped> {
         let stretch = self.find(iova).ok_or(Unmapped(iova))?;
         let at = size(iova - stretch.iova);
-        stretch.memory.load(at, Ordering::Acquire).map(u64::from_le).map_err(|_| Unmapped(iova))
+        stretch
+            .memory
+            .as_volatile_slice()
+            .load(at, Ordering::Acquire)
+            .map(u64::from_le)
+            .map_err(|_| Unmapped(iova))
     }
 
     /// One aligned 64-bit store, after everything written before it.
     pub(crate) fn store_qword(&self, iova: u64, value: u64) -> Result<(), Unmapped> {
         let stretch = self.find(iova).ok_or(Unmapped(iova))?;
         let at = size(iova - stretch.iova);
-        stretch.memory.store(value.to_le(), at, Ordering::Release).map_err(|_| Unmapped(iova))
+        stretch
+            .memory
+            .as_volatile_slice()
+            .store(value.to_le(), at, Ordering::Release)
+            .map_err(|_| Unmapped(iova))
     }
 
     /// One aligned 32-bit store, after everything written before it.
     pub(crate) fn store_dword(&self, iova: u64, value: u32) -> Result<(), Unmapped> {
         let stretch = self.find(iova).ok_or(Unmapped(iova))?;
         let at = size(iova - stretch.iova);
-        stretch.memory.store(value.to_le(), at, Ordering::Release).map_err(|_| Unmapped(iova))
+        stretch
+            .memory
+            .as_volatile_slice()
+            .store(value.to_le(), at, Ordering::Release)
+            .map_err(|_| Unmapped(iova))
     }
 }

@@ -130,7 +130,10 @@ fn headers(frame: &[u8], mac: usize) -> Option<Headers> {
         end: frame.len(),
     };
     while matches!(found.ether_type, 0x8100 | 0x88a8 | 0x9100) && found.tag_count < 2 {
-        let (Some(tag), Some(next)) = (be16(frame, found.l3_at), be16(frame, found.l3_at + 2)) else { break };
+        let (Some(tag), Some(next)) = (be16(frame, found.l3_at), be16(frame, found.l3_at + 2))
+        else {
+            break;
+        };
         found.tags[usize::from(found.tag_count)] = tag;
         found.tag_count += 1;
         found.ether_type = next;

@@ -88,8 +88,12 @@ impl PciConfig {
     pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) -> Asked {
         let mut asked = Asked::Nothing;
         for (index, &byte) in bytes.iter().enumerate() {
-            let Some(at) = usize::try_from(at).ok().and_then(|at| at.checked_add(index)) else { break };
-            let (Some(old), Some(&mask)) = (self.bytes.get_mut(at), self.writable.get(at)) else { break };
+            let Some(at) = usize::try_from(at).ok().and_then(|at| at.checked_add(index)) else {
+                break;
+            };
+            let (Some(old), Some(&mask)) = (self.bytes.get_mut(at), self.writable.get(at)) else {
+                break;
+            };
             if at == DEVICE_CONTROL + 1 && byte & FLR != 0 {
                 asked = Asked::Reset;
             }

@@ -35,7 +35,6 @@ pub(crate) struct Txq {
     pub(crate) tso: bool,
     pub(crate) offload: Offload,
     pub(crate) vlan: Option<[u16; 2]>,
-    pub(crate) tags: usize,
     pub(crate) segment: [Option<u64>; 2],
     pub(crate) posted: u64,
     pub(crate) taken: u64,

@@ -44,7 +44,13 @@ impl Ring {
     }
 
     /// Reads entries from a running count on, until `out` is full or the page ends; tells how many.
-    pub(crate) fn load(&self, host: &mut Host, count: u64, out: &mut [u64], what: &str) -> Option<usize> {
+    pub(crate) fn load(
+        &self,
+        host: &mut Host,
+        count: u64,
+        out: &mut [u64],
+        what: &str,
+    ) -> Option<usize> {
         let at = self.address(count);
         let room = size((PAGE - at % PAGE) / 8);
         let len = out.len().min(room);

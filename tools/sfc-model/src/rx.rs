@@ -1,6 +1,6 @@
 //! Receive: from the wire into the buffers that the host posted (section 6).
 
-use crate::bits::{bit, bits, low16, low32, low8, number, size};
+use crate::bits::{bit, bits, low8, low16, low32, number, size};
 use crate::card::Card;
 use crate::config::flags1;
 use crate::fault::take;
@@ -90,7 +90,10 @@ impl Card {
         }
         let added = pointer.wrapping_sub(rxq.posted) & (entries - 1);
         if pointer >= entries || rxq.posted + added - rxq.taken >= entries {
-            host.violation(Rule::PastRing, format_args!("write pointer {pointer} of RXQ {instance}"));
+            host.violation(
+                Rule::PastRing,
+                format_args!("write pointer {pointer} of RXQ {instance}"),
+            );
             return;
         }
         rxq.posted += added;
@@ -119,7 +122,8 @@ impl Card {
         for filter in filter::select(&self.function.filters, frame, &parsed, chaining) {
             let mut queue = filter.queue;
             let mut hash = 0;
-            let context = filter.rss.and_then(|id| self.function.rss.iter().find(|context| context.id == id));
+            let context =
+                filter.rss.and_then(|id| self.function.rss.iter().find(|context| context.id == id));
             if let Some(context) = context {
                 let hashed = parsed.inner.as_ref().filter(|_| parsed.encap != Encap::None);
                 let input = context.input(frame, hashed.unwrap_or(&parsed.outer));
@@ -184,7 +188,8 @@ impl Card {
                 return;
             }
             let mut descriptor = [0];
-            if rxq.ring.load(&mut self.host, rxq.taken, &mut descriptor, "a receive ring").is_none() {
+            if rxq.ring.load(&mut self.host, rxq.taken, &mut descriptor, "a receive ring").is_none()
+            {
                 return;
             }
             let (address, room) = (bits(descriptor[0], 0, 48), bits(descriptor[0], 48, 14));
@@ -299,7 +304,13 @@ impl RssContext {
         let mode = if self.flags >> 8 == 0 {
             let enabled = if v6 { 2 } else { 0 };
             let tcp = kind == 0 && bit(flags, enabled + 1);
-            if tcp { 0xf } else if bit(flags, enabled) { 3 } else { 0 }
+            if tcp {
+                0xf
+            } else if bit(flags, enabled) {
+                3
+            } else {
+                0
+            }
         } else {
             low8(bits(flags, 8 + 4 * kind + if v6 { 12 } else { 0 }, 4))
         };

@@ -85,9 +85,21 @@ impl Counters {
             _ => 6,
         };
         let (packets, kinds, bytes, bins, vadaptor) = if sent {
-            (index::TX_PACKETS, index::TX_UNICAST, index::TX_BYTES, index::TX_64, index::VADAPTOR_TX)
+            (
+                index::TX_PACKETS,
+                index::TX_UNICAST,
+                index::TX_BYTES,
+                index::TX_64,
+                index::VADAPTOR_TX,
+            )
         } else {
-            (index::RX_PACKETS, index::RX_UNICAST, index::RX_BYTES, index::RX_64, index::VADAPTOR_RX)
+            (
+                index::RX_PACKETS,
+                index::RX_UNICAST,
+                index::RX_BYTES,
+                index::RX_64,
+                index::VADAPTOR_RX,
+            )
         };
         for at in [packets, kinds + kind, bins + bin, vadaptor + 2 * kind] {
             self.add(at, 1);

@@ -41,7 +41,10 @@ impl Card {
         let pointer = u64::from(value);
         let added = pointer.wrapping_sub(txq.posted) & (entries - 1);
         if pointer >= entries || txq.posted + added - txq.taken >= entries {
-            host.violation(Rule::PastRing, format_args!("write pointer {pointer} of TXQ {instance}"));
+            host.violation(
+                Rule::PastRing,
+                format_args!("write pointer {pointer} of TXQ {instance}"),
+            );
         } else if !txq.dead {
             self.check_push(&mut txq, instance, push);
             txq.posted += added;
@@ -100,10 +103,17 @@ impl Card {
         let mut header = None;
         loop {
             if txq.taken == txq.posted {
-                return Err((Broken::NoEnd, "the last descriptor says that another follows".into()));
+                return Err((
+                    Broken::NoEnd,
+                    "the last descriptor says that another follows".into(),
+                ));
             }
             let mut descriptor = [0];
-            if txq.ring.load(&mut self.host, txq.taken, &mut descriptor, "a transmit ring").is_none() {
+            if txq
+                .ring
+                .load(&mut self.host, txq.taken, &mut descriptor, "a transmit ring")
+                .is_none()
+            {
                 return Err((Broken::Load, "the ring is not mapped".into()));
             }
             let [descriptor] = descriptor;
@@ -145,7 +155,12 @@ impl Card {
             [Some(first), Some(second)] => {
                 self.segment(txq, &frame, header.unwrap_or(0), first, second)?;
             }
-            _ => return Err((Broken::BadOption, "one segmentation option without the other".into())),
+            _ => {
+                return Err((
+                    Broken::BadOption,
+                    "one segmentation option without the other".into(),
+                ));
+            }
         }
         txq.completed = Some(txq.taken - 1);
         Ok(())
@@ -295,7 +310,11 @@ impl Card {
 }
 
 /// Parses headers whose length fields are larger than the packet is (7.4).
-fn parse_super(frame: &[u8], header: usize, tunnel_ports: &[u16]) -> Option<(Headers, Option<Headers>)> {
+fn parse_super(
+    frame: &[u8],
+    header: usize,
+    tunnel_ports: &[u16],
+) -> Option<(Headers, Option<Headers>)> {
     // Room for any length that the headers may name.
     let mut long = frame.get(..header)?.to_vec();
     long.resize(header + 0x1_0000, 0);

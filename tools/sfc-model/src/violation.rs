@@ -133,7 +133,8 @@ impl Violations {
     /// `{"total": n, "rules": {name: n, …}, "examples": […]}`; rules without a breach are left out.
     pub fn to_json(&self) -> Value {
         let broken = Rule::ALL.iter().zip(self.counts).filter(|(_, count)| *count > 0);
-        let rules: Map<_, _> = broken.map(|(rule, count)| (rule.name().into(), count.into())).collect();
+        let rules: Map<_, _> =
+            broken.map(|(rule, count)| (rule.name().into(), count.into())).collect();
         json!({ "total": self.total(), "rules": rules, "examples": self.examples })
     }
 }

@@ -1,0 +1,3 @@
+//! Ways in for drivers.
+
+pub(crate) mod vfio_user;
