@@ -8,6 +8,7 @@ use e2e::suite;
 mod cli;
 mod faults;
 mod ipxe;
+mod model;
 mod program;
 mod qemu;
 mod transfers;
@@ -15,6 +16,15 @@ mod uml;
 
 fn main() -> ExitCode {
     suite::main(
-        &[cli::TESTS, program::TESTS, uml::TESTS, ipxe::TESTS, qemu::TESTS, faults::TESTS].concat(),
+        &[
+            cli::TESTS,
+            program::TESTS,
+            uml::TESTS,
+            ipxe::TESTS,
+            qemu::TESTS,
+            faults::TESTS,
+            model::TESTS,
+        ]
+        .concat(),
     )
 }

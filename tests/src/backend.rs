@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{lab::Lab, process::Process, time::wait_for};
+use crate::{command::release_program, lab::Lab, process::Process, time::wait_for};
 
 /// Names the program to test; without it, `target/release/vhost-user-gro` is taken.
 pub const PROGRAM_VARIABLE: &str = "VHOST_USER_GRO";
@@ -90,13 +90,7 @@ pub fn program() -> Result<PathBuf> {
         }
         return Ok(path);
     }
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from);
-    let path = target.join("release/vhost-user-gro");
-    if !path.is_file() {
-        bail!("no {}: cargo build --release -p vhost-user-gro", path.display());
-    }
-    Ok(path)
+    release_program("vhost-user-gro")
 }
 
 /// What the tests are run with, or enough to see what happened.

@@ -35,6 +35,17 @@ pub fn find_program(program: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
+/// A program of this project, as `cargo build --release` makes it.
+pub fn release_program(name: &str) -> Result<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from);
+    let path = target.join("release").join(name);
+    if !path.is_file() {
+        bail!("no {}: cargo build --release --workspace", path.display());
+    }
+    Ok(path)
+}
+
 /// SHA-256 of what `write` produces, as lower-case hexadecimal, computed by the host's `sha256sum`.
 pub fn sha256(write: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> Result<String> {
     let mut child = Command::new("sha256sum")

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use tempfile::TempDir;
 
 use crate::{
+    model::{Model, Report},
     netns::Namespace,
     peer::{PEER_V4, PEER_V6},
     process::Process,
@@ -25,6 +26,9 @@ pub enum Wire {
     PartialChecksums,
     /// A tap interface of the peer, with the backend at its other end.
     Tap,
+    /// The same, with the model of a card at its other end, and the backend as the card's driver. The
+    /// options are the model's.
+    Model(&'static [&'static str]),
 }
 
 /// The namespaces, the peer at work in its own. The backend is started in the other one, or beside
@@ -36,6 +40,7 @@ pub struct Lab {
     port: String,
     // Fields are dropped in this order: processes before namespaces.
     peer_process: Process,
+    model: Option<Model>,
     dut: Option<Namespace>,
     peer: Namespace,
 }
@@ -49,11 +54,12 @@ impl Lab {
             .tempdir()
             .context("cannot make a directory for sockets")?;
         let peer = Namespace::new("peer")?;
-        let dut = if wire == Wire::Tap {
-            peer.ip(&["tuntap", "add", "dev", PEER_IF, "mode", "tap"])?;
-            None
-        } else {
-            Some(veth(&peer, wire)?)
+        let dut = match wire {
+            Wire::Tap | Wire::Model(_) => {
+                peer.ip(&["tuntap", "add", "dev", PEER_IF, "mode", "tap"])?;
+                None
+            }
+            Wire::Cable | Wire::PartialChecksums => Some(veth(&peer, wire)?),
         };
         peer.sysctl(&format!("ipv6/conf/{PEER_IF}/accept_dad"), "0")?;
         peer.ip(&["addr", "add", &format!("{PEER_V4}/24"), "dev", PEER_IF])?;
@@ -66,11 +72,18 @@ impl Lab {
         peer_process.wait_for_output("ready", Duration::from_secs(10), |text| {
             text.lines().any(|line| line == "ready").then_some(())
         })?;
-        let port = match wire {
-            Wire::Tap => format!("tap:{PEER_IF}"),
-            Wire::Cable | Wire::PartialChecksums => format!("packet:{DUT_IF}"),
+        let model = match wire {
+            Wire::Model(options) => {
+                Some(Model::start(logs, &peer, sockets.path(), PEER_IF, options)?)
+            }
+            _ => None,
         };
-        Ok(Self { logs: logs.to_owned(), sockets, port, peer_process, dut, peer })
+        let port = match (wire, &model) {
+            (_, Some(model)) => format!("sfc:{}", model.socket().display()),
+            (Wire::Tap, _) => format!("tap:{PEER_IF}"),
+            _ => format!("packet:{DUT_IF}"),
+        };
+        Ok(Self { logs: logs.to_owned(), sockets, port, peer_process, model, dut, peer })
     }
 
     /// The directory of logs.
@@ -91,6 +104,11 @@ impl Lab {
     /// The value of `--port` for the backend.
     pub fn port(&self) -> &str {
         &self.port
+    }
+
+    /// Ends the model, and reads what it counted.
+    pub fn model_report(self) -> Result<Report> {
+        self.model.context("there is no model in this laboratory")?.stop()
     }
 
     /// What the peer's server did so far, a line for each thing.

@@ -9,6 +9,7 @@
 //! ```
 //!
 //! - [`lab`]: the two namespaces, the wire between them, the peer's server, the backend.
+//! - [`model`]: a card in software, in the place of `wire1`.
 //! - [`guest`]: what a guest is told to do and what it answers; [`qemu`] and [`uml`] start one.
 //! - [`peer`]: the far end of the wire, run as the program `e2e-peer` inside its namespace.
 //! - [`suite`]: runs the tests one after the other, with reasons for what could not run.
@@ -21,6 +22,7 @@ pub mod cpio;
 pub mod guest;
 pub mod kernel;
 pub mod lab;
+pub mod model;
 pub mod netns;
 pub mod payload;
 pub mod peer;

@@ -103,7 +103,7 @@ impl Doorbells {
     /// Looks for stores where no register is.
     pub(crate) fn audit(&self, host: &mut Host) {
         for (vi, page) in self.pages().enumerate() {
-            let mut bytes = vec![0; size(PAGE)];
+            let mut bytes = vec![0u8; size(PAGE)];
             let at = size(page);
             let Ok(slice) = self.memory.get_slice(at, bytes.len()) else { continue };
             slice.copy_to(&mut bytes[..]);

@@ -1,0 +1,85 @@
+//! The software model of a card, as a process: its driver is the backend, its network the peer's tap.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::{command::release_program, netns::Namespace, process::Process, time::wait_for};
+
+/// A running model.
+#[derive(Debug)]
+pub struct Model {
+    process: Process,
+    socket: PathBuf,
+    report: PathBuf,
+}
+
+impl Model {
+    /// Starts one in a namespace, with its socket in a directory of a short name.
+    pub fn start(
+        logs: &Path,
+        namespace: &Namespace,
+        sockets: &Path,
+        tap: &str,
+        options: &[&str],
+    ) -> Result<Self> {
+        let (socket, report) = (sockets.join("card.sock"), logs.join("model.json"));
+        let mut command = namespace.command(&release_program("sfc-model")?);
+        command.arg("--vfio-user").arg(&socket).args(["--wire", &format!("tap:{tap}")]);
+        command.arg("--report").arg(&report).args(options);
+        let mut process = Process::spawn("model", logs, command)?;
+        wait_for("the model to make its socket", LIMIT, || {
+            if let Some(status) = process.ended()? {
+                anyhow::bail!("the model ended at start ({status})");
+            }
+            Ok(socket.exists().then_some(()))
+        })?;
+        Ok(Self { process, socket, report })
+    }
+
+    /// Where its driver comes.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Ends it, and reads what it counted.
+    pub fn stop(mut self) -> Result<Report> {
+        let status = self.process.terminate(LIMIT)?;
+        ensure!(status.success(), "the model ended with {status}");
+        let text = fs::read_to_string(&self.report)
+            .with_context(|| format!("cannot read {}", self.report.display()))?;
+        Ok(Report(serde_json::from_str(&text).context("the model's report")?))
+    }
+}
+
+/// What a model counted.
+#[derive(Debug)]
+pub struct Report(Value);
+
+impl Report {
+    /// Fails when its driver broke a rule of the card.
+    pub fn check_no_violations(&self) -> Result<()> {
+        self.check_only(&[])
+    }
+
+    /// Fails when its driver broke another rule than those.
+    pub fn check_only(&self, rules: &[&str]) -> Result<()> {
+        let broken = self.0["violations"]["rules"].as_object().context("no rules in the report")?;
+        let others: Vec<_> = broken.keys().filter(|rule| !rules.contains(&rule.as_str())).collect();
+        let examples = &self.0["violations"]["examples"];
+        ensure!(others.is_empty(), "the driver broke rules of the card: {others:?}, {examples}");
+        Ok(())
+    }
+
+    /// A counter.
+    pub fn count(&self, name: &str) -> Result<u64> {
+        self.0[name].as_u64().with_context(|| format!("no counter {name} in {}", self.0))
+    }
+}
+
+const LIMIT: Duration = Duration::from_secs(10);
