@@ -121,7 +121,7 @@ fn uml_in_turn(logs: &Path) -> Result<()> {
 
 /// Waits for so many rounds of traffic that arrived intact. Rounds given up are let pass: a
 /// connection that lost its other end cannot know.
-fn intact_rounds(guest: &mut Guest, rounds: usize) -> Result<()> {
+pub(crate) fn intact_rounds(guest: &mut Guest, rounds: usize) -> Result<()> {
     for _ in 0..rounds {
         guest.wait_for("intact round of traffic", ROUND_LIMIT, |answer| {
             answer.what == "traffic" && answer.check_intact(BYTES).is_ok()
@@ -130,5 +130,5 @@ fn intact_rounds(guest: &mut Guest, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-const BYTES: u64 = 4 * MB;
+pub(crate) const BYTES: u64 = 4 * MB;
 const ROUND_LIMIT: Duration = Duration::from_secs(60);

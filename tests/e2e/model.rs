@@ -1,6 +1,6 @@
 //! The backend as the driver of a card: of its software model, which counts what a driver does wrong.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, thread, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
@@ -14,6 +14,7 @@ use e2e::{
     uml,
 };
 
+use crate::faults::{BYTES, intact_rounds};
 use crate::transfers::{BOOT_LIMIT, MB, Received, both_ways};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -30,6 +31,37 @@ pub(crate) const TESTS: &[Test] = &[
     }),
     test("model_uml_32_mb_each_way_medford2", |logs| {
         transfer(logs, &["--generation=medford2"], 32 * MB)?.check_merged()
+    }),
+    test("model_controller_reboots_under_traffic", |logs| {
+        survives(logs, &["--fault=mc-reboot@5", "--fault=mc-reboot@7"])
+    }),
+    test("model_link_flaps_under_traffic", |logs| survives(logs, &["--fault=link-flap=0.5@5"])),
+    test("model_bad_checksums_under_traffic", |logs| {
+        survives(logs, &["--fault=bad-checksum=200@5"])
+    }),
+    test("model_crc_errors_under_traffic", |logs| survives(logs, &["--fault=crc-error=10@5"])),
+    test("model_bad_prefixes_under_traffic", |logs| survives(logs, &["--fault=bad-prefix=20@5"])),
+    test("model_events_lost_under_traffic", |logs| survives(logs, &["--fault=lose-events=3@5"])),
+    test("model_event_queue_overflows_under_traffic", |logs| {
+        survives(logs, &["--fault=evq-overflow@5"])
+    }),
+    test("model_slow_controller", |logs| survives(logs, &["--fault=mcdi-delay=0.05"])),
+    test("model_function_removed_under_traffic", removed),
+    alone("model_command_fails_at_start", |logs| {
+        // ALLOC_VIS: ENOSPC.
+        refused(
+            logs,
+            &["--fault=mcdi-error=0x8b:0x1c"],
+            "1 queue pairs are wanted, the card gives 0",
+        )
+    }),
+    alone("model_last_command_fails_at_start", |logs| {
+        // FILTER_OP: EINVAL. Queues exist by then, and their memory may go only after them.
+        refused(logs, &["--fault=mcdi-error=0x8a:0x16"], "FILTER_OP")
+    }),
+    alone("model_short_reply_at_start", |logs| {
+        // GET_CAPABILITIES: 8 bytes.
+        refused(logs, &["--fault=short-reply=0xbe:8"], "GET_CAPABILITIES")
     }),
 ];
 
@@ -89,4 +121,52 @@ fn check(report: &Report) -> Result<()> {
         count("rx_no_descriptors")?
     ));
     report.check_no_violations()
+}
+
+/// Something goes wrong under traffic, and traffic goes on.
+fn survives(logs: &Path, faults: &'static [&'static str]) -> Result<()> {
+    let mut lab = Lab::new(logs, Wire::Model(faults))?;
+    let mut backend = Backend::start(&lab, &[])?;
+    let plan = Plan::traffic(Family::V4, BYTES);
+    let mut guest = uml::linux(lab.logs(), backend.socket(), &plan)?;
+    guest.expect("up", BOOT_LIMIT)?;
+    intact_rounds(&mut guest, 2).context("before the fault")?;
+    lab.model()?.wait_for_faults(faults.len())?;
+    thread::sleep(Duration::from_secs(1));
+    guest.skip_to_now()?;
+    intact_rounds(&mut guest, 5).context("after the fault")?;
+    backend.check_running()?;
+    drop(guest);
+    backend.stop()?;
+    lab.model_report()?.check_no_violations()
+}
+
+/// The card is pulled out: the backend says so and ends, for there is nothing left to do.
+fn removed(logs: &Path) -> Result<()> {
+    let mut lab = Lab::new(logs, Wire::Model(&["--fault=remove@5"]))?;
+    let backend = Backend::start(&lab, &[])?;
+    let plan = Plan::traffic(Family::V4, BYTES);
+    let mut guest = uml::linux(lab.logs(), backend.socket(), &plan)?;
+    guest.expect("up", BOOT_LIMIT)?;
+    intact_rounds(&mut guest, 2)?;
+    lab.model()?.wait_for_faults(1)?;
+    let (status, output) = backend.wait(Duration::from_secs(20))?;
+    ensure!(status.code() == Some(1), "the backend ended with {status}");
+    ensure!(output.contains("the card is gone"), "it does not say why");
+    drop(guest);
+    lab.model_report()?.check_no_violations()
+}
+
+/// The card answers wrongly when it is brought up: a clear error that names the command.
+fn refused(logs: &Path, options: &'static [&'static str], named: &str) -> Result<()> {
+    let lab = Lab::new(logs, Wire::Model(options))?;
+    let socket = lab.socket();
+    let socket = socket.to_string_lossy();
+    let command = backend::command(&["--socket-path", &socket, "--port", lab.port()])?;
+    let mut process = Process::spawn("backend", logs, command)?;
+    let status = process.wait(Duration::from_secs(20))?;
+    let output = process.output()?;
+    ensure!(!status.success(), "it started all the same");
+    ensure!(output.contains(named), "the message does not name {named}:\n{output}");
+    lab.model_report()?.check_no_violations()
 }

@@ -5,7 +5,7 @@ use std::{
     fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, ExitStatus},
     time::Duration,
 };
 
@@ -70,6 +70,12 @@ impl Backend {
             bail!("the backend ended with {status} after SIGTERM");
         }
         Ok(())
+    }
+
+    /// Waits until it ends by itself; tells how, and what it printed.
+    pub fn wait(mut self, limit: Duration) -> Result<(ExitStatus, String)> {
+        let status = self.process.wait(limit)?;
+        Ok((status, self.process.output()?))
     }
 
     /// Fails if it is no longer running.

@@ -106,6 +106,11 @@ impl Lab {
         &self.port
     }
 
+    /// The model.
+    pub fn model(&mut self) -> Result<&mut Model> {
+        self.model.as_mut().context("there is no model in this laboratory")
+    }
+
     /// Ends the model, and reads what it counted.
     pub fn model_report(self) -> Result<Report> {
         self.model.context("there is no model in this laboratory")?.stop()

@@ -33,11 +33,10 @@ use crate::clock::Clock;
 use crate::device::Identity;
 use crate::error::Error;
 use crate::event::{Event, LinkChange, McEvent};
-use crate::evq::EventQueue;
 use crate::mcdi::Mcdi;
 use crate::mcdi::command::{
-    DrvAttach, FiniEvq, FiniRxq, FiniTxq, FreeVis, GetLink, Link, RemoveFilter, RssFree,
-    VadaptorFree,
+    DrvAttach, EntityReset, FiniEvq, FiniRxq, FiniTxq, FreeVis, GetLink, Link, RemoveFilter,
+    RssFree, VadaptorFree,
 };
 use queues::Started;
 
@@ -122,8 +121,7 @@ impl Nic {
         self.want_interrupts(settings)?;
         let made = queues::start(self, settings, memory);
         if made.is_err() {
-            // The way back of the reference: everything of the function at once.
-            drop(self.mcdi.call(&crate::mcdi::command::EntityReset));
+            self.forget();
         }
         let (started, pairs) = made?;
         self.started = Some(started);
@@ -201,13 +199,22 @@ impl Nic {
     /// When a queue is not gone in time, or the controller does not answer; then everything is freed
     /// by force.
     pub fn stop(&mut self, pairs: &mut [Pair]) -> Result<(), Error> {
+        // Its memory goes at the end: until it is torn down or forgotten, the card writes there.
         let Some(started) = self.started.take() else { return Ok(()) };
-        let stopped = self.tear_down(started, pairs);
-        if stopped.is_err() && self.mcdi.call(&crate::mcdi::command::EntityReset).is_err() {
+        let stopped = self.tear_down(&started, pairs);
+        if stopped.is_err() && self.mcdi.call(&EntityReset).is_err() {
             // Nobody answers any more: the bus stops the card.
             self.function.reset()?;
         }
         stopped
+    }
+
+    /// Makes the card forget everything of the function at once, as the reference does on its way back.
+    fn forget(&mut self) {
+        if self.mcdi.call(&EntityReset).is_err() {
+            // Nobody answers any more: the bus stops the card. A failure is told by what comes next.
+            drop(self.function.reset().and_then(|()| self.function.enable()));
+        }
     }
 
     /// After a restart of the controller, its silence, or a broken queue: brings the function up again
@@ -222,7 +229,6 @@ impl Nic {
         settings: &Settings,
         memory: PacketMemory,
     ) -> Result<Vec<Pair>, Error> {
-        self.started = None;
         let silent = self.mcdi.is_dead();
         if silent || self.mcdi.restart().is_err() {
             self.function.reset()?;
@@ -230,6 +236,8 @@ impl Nic {
             self.mcdi.restart()?;
         }
         self.info = probe::probe(&mut self.mcdi, self.info.identity)?;
+        // Only now the card has forgotten the memory of what was.
+        self.started = None;
         self.start(settings, memory)
     }
 
@@ -262,12 +270,12 @@ impl Nic {
     }
 
     /// The order of section 8.3 and 8.4.
-    fn tear_down(&mut self, started: Started, pairs: &mut [Pair]) -> Result<(), Error> {
-        let Started { control, filters, rss, statistics, .. } = started;
-        if let Some(buffer) = &statistics {
+    fn tear_down(&mut self, started: &Started, pairs: &mut [Pair]) -> Result<(), Error> {
+        let Started { filters, rss, statistics, .. } = started;
+        if let Some(buffer) = statistics {
             buffer.stop(&mut self.mcdi)?;
         }
-        for (filter, handle) in filters {
+        for &(filter, handle) in filters {
             self.mcdi.call(&RemoveFilter { filter, handle })?;
         }
         for (instance, _) in (0..).zip(&*pairs) {
@@ -281,9 +289,8 @@ impl Nic {
             }
         }
         gone_is_fine(self.mcdi.call(&FiniEvq(0)))?;
-        drop::<EventQueue>(control);
         if let Some(context) = rss {
-            self.mcdi.call(&RssFree(context))?;
+            self.mcdi.call(&RssFree(*context))?;
         }
         // Allowed to have been refused when it was made.
         match self.mcdi.call(&VadaptorFree) {

@@ -415,7 +415,7 @@ impl Card {
         if let Some(doorbells) = self.doorbells.take() {
             // In this order: what a driver wrote before a command is seen before it.
             let command = doorbells.take(register::MC_HWRD);
-            for vi in 0..self.function.vis.unwrap_or(0) {
+            for vi in 0..size(self.config.vis) {
                 busy |= self.poll_window(&doorbells, vi, now);
             }
             if let Some(high) = command {

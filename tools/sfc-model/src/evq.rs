@@ -28,6 +28,8 @@ pub(crate) struct Evq {
     pub(crate) written: u64,
     released: u64,
     armed: bool,
+    /// A fault on request wrote over everything: what the host does about it is no breach.
+    flooded: bool,
     /// Least time between two notifications.
     pub(crate) hold_off: Duration,
     quiet_until: Duration,
@@ -43,6 +45,7 @@ impl Evq {
             written: 0,
             released: 0,
             armed: false,
+            flooded: false,
             hold_off: Duration::ZERO,
             quiet_until: Duration::ZERO,
         }
@@ -51,11 +54,20 @@ impl Evq {
     /// Writes an event. A slot that was not cleared is overwritten, as on the card (5.1).
     pub(crate) fn post(&mut self, host: &mut Host, event: u64) {
         let at = self.ring.address(self.written);
-        if host.load_qword(at, "an event ring").is_some_and(|old| old != EMPTY) {
+        let taken = host.load_qword(at, "an event ring").is_some_and(|old| old != EMPTY);
+        if taken && !self.flooded {
             host.violation(Rule::EventOverflow, format_args!("event {}", self.written));
         }
         host.store_qword(at, event, "an event ring");
         self.written += 1;
+    }
+
+    /// Writes an event over the whole ring.
+    pub(crate) fn flood(&mut self, host: &mut Host, event: u64) {
+        self.flooded = true;
+        for _ in 0..self.ring.entries() {
+            self.post(host, event);
+        }
     }
 
     /// Whether somebody is to be told now; disarms.
@@ -85,7 +97,8 @@ impl Evq {
             host.violation(Rule::EventNotWritten, format_args!("read pointer of EVQ {instance}"));
             return;
         };
-        for entry in self.released.max(self.written.saturating_sub(size))..pointer {
+        let looked_at = if self.flooded { pointer } else { self.released };
+        for entry in looked_at.max(self.written.saturating_sub(size))..pointer {
             if host
                 .load_qword(self.ring.address(entry), "an event ring")
                 .is_some_and(|old| old != EMPTY)

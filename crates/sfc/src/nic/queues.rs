@@ -112,7 +112,8 @@ pub(super) fn tx_events(pair: u32) -> u32 {
     2 + 2 * pair
 }
 
-/// Makes everything. What has been made when it fails is for the caller to free.
+/// Makes everything. When it fails the card has forgotten what had been made by then, and only then
+/// its memory is freed: until it forgets, the card writes there.
 pub(super) fn start(
     nic: &mut Nic,
     settings: &Settings,
@@ -130,21 +131,44 @@ pub(super) fn start(
     set_link(nic)?;
     let control = event_queue(nic, 0, CONTROL_EVENTS, Some(0), 0)?;
     control.arm();
+    let mut started = Started { control, filters: Vec::new(), rss, statistics: None, notes };
+    let mut pairs = Vec::new();
+    let filled = fill(nic, settings, memory, &mut started, &mut pairs);
+    forget_on_error(nic, filled)?;
+    Ok((started, pairs))
+}
+
+fn fill(
+    nic: &mut Nic,
+    settings: &Settings,
+    memory: PacketMemory,
+    started: &mut Started,
+    pairs: &mut Vec<Pair>,
+) -> Result<(), Error> {
+    let Started { filters, rss, statistics, notes, .. } = started;
     tolerate_denial(nic.mcdi.call(&SetMac {
         mtu: settings.mtu,
         address: nic.info.address,
         flow_control: FlowControl::Both,
     }))?;
-    let mut pairs = Vec::new();
     for pair in 0..settings.pairs {
-        let tx = transmit_queue(nic, pair, settings, memory, &mut notes)?;
-        let rx = receive_queue(nic, pair, settings, memory, rss.is_some())?;
+        let tx = transmit_queue(nic, pair, settings, memory, notes)?;
+        let made = receive_queue(nic, pair, settings, memory, rss.is_some());
+        let rx = forget_on_error(nic, made)?;
         pairs.push(Pair { rx, tx });
     }
-    let filters = insert_filters(nic, settings, rss, &mut notes)?;
-    let statistics = statistics(nic)?;
+    *filters = insert_filters(nic, settings, *rss, notes)?;
+    *statistics = start_statistics(nic)?;
     notes.no_statistics = statistics.is_none();
-    Ok((Started { control, filters, rss, statistics, notes }, pairs))
+    Ok(())
+}
+
+/// Makes the card forget what it was told of memory, before whoever returns the error frees it.
+fn forget_on_error<T>(nic: &mut Nic, outcome: Result<T, Error>) -> Result<T, Error> {
+    if outcome.is_err() {
+        nic.forget();
+    }
+    outcome
 }
 
 /// One virtual interface for the controller's events, two per pair.
@@ -241,7 +265,8 @@ fn event_queue(
         ring: pages,
     })?;
     if vector.is_some() && moderation_ns > 0 {
-        moderate(nic, &window, instance, moderation_ns)?;
+        let moderated = moderate(nic, &window, instance, moderation_ns);
+        forget_on_error(nic, moderated)?;
     }
     Ok(queue)
 }
@@ -270,9 +295,12 @@ fn transmit_queue(
     notes: &mut Notes,
 ) -> Result<TxQueue, Error> {
     let entries = settings.tx_entries;
+    let ring = ring(nic, entries)?;
+    let window = window(nic, pair)?;
+    let (doorbell, push) = (window.register(TX_DOORBELL)?, window.register(TX_PUSH)?);
+    let push = [push, window.register(TX_PUSH_DOORBELL)?];
     // As many events as descriptors, and the few that are no completions.
     let events = event_queue(nic, tx_events(pair), entries * 2, None, 0)?;
-    let ring = ring(nic, entries)?;
     let mut init = InitTxq {
         instance: pair,
         entries,
@@ -281,25 +309,15 @@ fn transmit_queue(
         tso: nic.info.capabilities.flags2.tx_tso_v2(),
         ring: pages(&ring),
     };
-    match nic.mcdi.call(&init) {
-        // The adapter's segmentation contexts are used up.
-        Err(error) if init.tso && error.code() == Some(Code::ENOSPC) => {
-            init.tso = false;
-            nic.mcdi.call(&init)?;
-        }
-        outcome => outcome?,
+    let mut made = nic.mcdi.call(&init);
+    // The adapter's segmentation contexts are used up.
+    if init.tso && made.as_ref().is_err_and(|error| error.code() == Some(Code::ENOSPC)) {
+        init.tso = false;
+        made = nic.mcdi.call(&init);
     }
+    forget_on_error(nic, made)?;
     notes.no_tso |= !init.tso;
-    let window = window(nic, pair)?;
-    Ok(TxQueue::new(TxParts {
-        events,
-        ring,
-        doorbell: window.register(TX_DOORBELL)?,
-        push: [window.register(TX_PUSH)?, window.register(TX_PUSH_DOORBELL)?],
-        memory,
-        label: LABEL,
-        tso: init.tso,
-    }))
+    Ok(TxQueue::new(TxParts { events, ring, doorbell, push, memory, label: LABEL, tso: init.tso }))
 }
 
 fn receive_queue(
@@ -311,21 +329,23 @@ fn receive_queue(
 ) -> Result<RxQueue, Error> {
     let entries = settings.rx_entries;
     let vector = Some(pair + 1);
-    let events = event_queue(nic, rx_events(pair), entries * 2, vector, settings.moderation_ns)?;
     let ring = ring(nic, entries)?;
+    let doorbell = window(nic, pair)?.register(RX_DOORBELL)?;
+    let events = event_queue(nic, rx_events(pair), entries * 2, vector, settings.moderation_ns)?;
     let flags1 = nic.info.capabilities.flags1;
-    nic.mcdi.call(&InitRxq {
+    let made = nic.mcdi.call(&InitRxq {
         instance: pair,
         entries,
         event_queue: rx_events(pair),
         label: LABEL,
         scatter: true,
         ring: pages(&ring),
-    })?;
+    });
+    forget_on_error(nic, made)?;
     Ok(RxQueue::new(RxParts {
         events,
         ring,
-        doorbell: window(nic, pair)?.register(RX_DOORBELL)?,
+        doorbell,
         memory,
         modes: Modes { label: LABEL, batching: flags1.rx_batching(), scatter: true },
         checksums: ChecksumRules::new(nic.info.identity.generation, flags1.vxlan_nvgre()),
@@ -361,7 +381,7 @@ fn insert_filters(
 }
 
 /// Counters: by themselves for a physical function, on demand for a virtual one (8.2); or none.
-fn statistics(nic: &mut Nic) -> Result<Option<Buffer>, Error> {
+fn start_statistics(nic: &mut Nic) -> Result<Option<Buffer>, Error> {
     let count = nic.info.capabilities.statistics;
     // Generation numbers at both ends, and the counters that every firmware has between them.
     if count < 97 {
