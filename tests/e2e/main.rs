@@ -13,6 +13,7 @@ mod program;
 mod qemu;
 mod transfers;
 mod uml;
+mod vfio;
 
 fn main() -> ExitCode {
     suite::main(
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
             qemu::TESTS,
             faults::TESTS,
             model::TESTS,
+            vfio::TESTS,
         ]
         .concat(),
     )

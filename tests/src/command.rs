@@ -35,11 +35,15 @@ pub fn find_program(program: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
+/// Where cargo puts what it builds.
+pub fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from)
+}
+
 /// A program of this project, as `cargo build --release` makes it.
 pub fn release_program(name: &str) -> Result<PathBuf> {
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from);
-    let path = target.join("release").join(name);
+    let path = target().join("release").join(name);
     if !path.is_file() {
         bail!("no {}: cargo build --release --workspace", path.display());
     }

@@ -89,8 +89,31 @@ impl Plan {
     }
 }
 
-/// Writes an initramfs with busybox, our init, `plan`, and `modules` into `dir`.
+/// An initramfs that does what a plan says, in `dir`.
 pub fn initramfs(dir: &Path, plan: &Plan, modules: &[Module]) -> Result<PathBuf> {
+    let mut archive = busybox(INIT, modules)?;
+    archive.file("addresses", 0o644, addresses().as_bytes());
+    archive.file("plan", 0o644, plan.script.as_bytes());
+    write(dir, archive)
+}
+
+/// An initramfs that runs a program of ours by a script of its own.
+pub fn initramfs_with(
+    dir: &Path,
+    init: &str,
+    program: &Path,
+    modules: &[Module],
+) -> Result<PathBuf> {
+    let name = program.file_name().context("a program without a name")?.to_string_lossy();
+    let content =
+        fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
+    let mut archive = busybox(init, modules)?;
+    archive.file(&format!("bin/{name}"), 0o755, &content);
+    write(dir, archive)
+}
+
+/// Busybox, an init script, and modules in the order to load them.
+fn busybox(init: &str, modules: &[Module]) -> Result<Archive> {
     let busybox = find_program("busybox").context("no busybox: install busybox-static")?;
     let busybox =
         fs::read(&busybox).with_context(|| format!("cannot read {}", busybox.display()))?;
@@ -102,9 +125,7 @@ pub fn initramfs(dir: &Path, plan: &Plan, modules: &[Module]) -> Result<PathBuf>
     archive.device("dev/null", 1, 3);
     archive.file("bin/busybox", 0o755, &busybox);
     archive.link("bin/sh", "busybox");
-    archive.file("init", 0o755, INIT.as_bytes());
-    archive.file("addresses", 0o644, addresses().as_bytes());
-    archive.file("plan", 0o644, plan.script.as_bytes());
+    archive.file("init", 0o755, init.as_bytes());
     let mut order = String::new();
     for module in modules {
         archive.file(&format!("modules/{}", module.name), 0o644, &module.content);
@@ -113,6 +134,10 @@ pub fn initramfs(dir: &Path, plan: &Plan, modules: &[Module]) -> Result<PathBuf>
     if !order.is_empty() {
         archive.file("modules.order", 0o644, order.as_bytes());
     }
+    Ok(archive)
+}
+
+fn write(dir: &Path, archive: Archive) -> Result<PathBuf> {
     let path = dir.join("initramfs");
     fs::write(&path, archive.finish())
         .with_context(|| format!("cannot write {}", path.display()))?;

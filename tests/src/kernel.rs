@@ -92,18 +92,20 @@ impl Kernel {
 
 /// The paths to load for module `name`, dependencies first (modules.dep(5) lists them last first).
 fn load_order<'a>(table: &'a str, builtin: &str, name: &str) -> Result<Vec<&'a str>> {
+    // As in modprobe(8), a dash in a file's name is an underscore in the module's.
     let file = format!("{name}.ko");
+    let module = |path: &str| file_name(path).replace('-', "_");
     for line in table.lines() {
         let Some((path, needs)) = line.split_once(':') else {
             continue;
         };
-        if file_name(path).starts_with(&file) {
+        if module(path).starts_with(&file) {
             let mut order: Vec<&str> = needs.split_whitespace().rev().collect();
             order.push(path);
             return Ok(order);
         }
     }
-    if builtin.lines().any(|path| file_name(path) == file) {
+    if builtin.lines().any(|path| module(path) == file) {
         return Ok(Vec::new());
     }
     bail!("the kernel has no module {name}")

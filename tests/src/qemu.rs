@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     command::find_program,
-    guest::{Guest, Plan, initramfs},
+    guest::{Guest, Plan, initramfs, initramfs_with},
     kernel::Kernel,
     process::Process,
 };
@@ -84,6 +84,26 @@ impl Qemu {
         let guest = Guest::new(Process::spawn("guest", logs, command)?);
         Ok(Self { guest, monitor: monitor_of(socket) })
     }
+}
+
+/// Boots a machine with an IOMMU and QEMU's `edu` device behind a port of its own, to run the driver
+/// at `program` in. Files go to `place`.
+pub fn with_iommu(logs: &Path, place: &Path, program: &Path) -> Result<Guest> {
+    const INIT: &str = include_str!("../guest/vfio.sh");
+    let kernel = Kernel::find()?;
+    let modules = kernel.modules(&["vfio_iommu_type1", "vfio_pci"])?;
+    let initramfs = initramfs_with(place, INIT, program, &modules)?;
+    let emulator =
+        find_program(PROGRAM).with_context(|| format!("no {PROGRAM}: install qemu-system-x86"))?;
+    let mut command = Command::new(emulator);
+    command.args(["-nodefaults", "-no-user-config", "-nographic", "-serial", "stdio"]);
+    command.args(["-accel", "tcg", "-m", "320M", "-machine", "q35"]);
+    command.args(["-device", "intel-iommu", "-device", "pcie-root-port,id=rp0,chassis=1"]);
+    command.args(["-device", "edu,bus=rp0"]);
+    command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(&initramfs);
+    let append = "console=ttyS0 quiet loglevel=4 panic=-1 tsc=unstable intel_iommu=on";
+    command.args(["-append", append]);
+    Ok(Guest::new(Process::spawn("guest", logs, command)?))
 }
 
 /// The command line up to what is booted.

@@ -9,9 +9,103 @@ use crate::Iova;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The text names no socket: there is no `/` in it.
-    #[error("`{0}` is not the path of a vfio-user socket, such as /run/nic.sock")]
+    /// The text names nothing.
+    #[error(
+        "`{0}` is neither a PCI address, such as 0000:03:00.0, nor the path of a vfio-user socket, \
+         such as /run/nic.sock"
+    )]
     Location(String),
+    /// Nothing is at that PCI address.
+    #[error("there is no PCI function {name}: `lspci -D` lists them")]
+    NoFunction {
+        /// Its address.
+        name: String,
+    },
+    /// The kernel has no VFIO, or its modules are not loaded.
+    #[error("{name}: the kernel has no VFIO here: `modprobe vfio-pci` as root, once")]
+    NoVfio {
+        /// The function.
+        name: String,
+    },
+    /// No IOMMU stands before the function.
+    #[error(
+        "{name} is behind no IOMMU: switch VT-d or AMD-Vi on in the firmware set-up, and boot the \
+         kernel with intel_iommu=on (Intel)"
+    )]
+    NoIommu {
+        /// The function.
+        name: String,
+    },
+    /// The function is not bound to vfio-pci.
+    #[error(
+        "{name} is bound to {}, not to vfio-pci; as root: `{}echo vfio-pci > \
+         /sys/bus/pci/devices/{name}/driver_override; echo {name} > /sys/bus/pci/drivers_probe`",
+        if driver.is_empty() { "no driver".to_owned() } else { format!("`{driver}`") },
+        if driver.is_empty() {
+            String::new()
+        } else {
+            format!("echo {name} > /sys/bus/pci/devices/{name}/driver/unbind; ")
+        }
+    )]
+    Driver {
+        /// The function.
+        name: String,
+        /// The driver; empty for none.
+        driver: String,
+    },
+    /// Other functions of the IOMMU group are held by drivers.
+    #[error(
+        "{name} shares IOMMU group {group} with {others}: unbind those or bind them to vfio-pci too, \
+         or use a slot with a group of its own"
+    )]
+    Shared {
+        /// The function.
+        name: String,
+        /// Its group.
+        group: String,
+        /// Addresses and drivers.
+        others: String,
+    },
+    /// The group's file may not be opened.
+    #[error(
+        "{name}: no permission to open {}: run as root, or `chown USER {}` as root", file.display(),
+        file.display()
+    )]
+    Permission {
+        /// The function.
+        name: String,
+        /// The file.
+        file: PathBuf,
+    },
+    /// Another process has it.
+    #[error("{name} is in use by another process: end that one first")]
+    InUse {
+        /// The function.
+        name: String,
+    },
+    /// The process may not pin so much memory.
+    #[error(
+        "{name}: {bytes} bytes more can't be pinned: the limit for locked memory is {limit} bytes; \
+         raise it with `ulimit -l unlimited` or LimitMEMLOCK=infinity in the service's unit"
+    )]
+    LockedMemory {
+        /// The function.
+        name: String,
+        /// How many were asked for.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The kernel's VFIO refused, for a reason that has no message of its own.
+    #[error("{name}: could not {doing}")]
+    Vfio {
+        /// The function.
+        name: String,
+        /// What was being done.
+        doing: &'static str,
+        /// What the kernel says.
+        source: vfio_ioctls::VfioError,
+    },
     /// A kernel call failed for no reason that has its own message.
     #[error("{name}: could not {doing}")]
     Kernel {

@@ -57,6 +57,18 @@ pub(crate) struct IovaMap {
 }
 
 impl IovaMap {
+    /// A map in which these stretches, each from its first to its last address, are taken already.
+    pub(crate) fn without(reserved: &[(u64, u64)]) -> Self {
+        let mut map = Self::default();
+        for &(first, last) in reserved {
+            // The last byte of the address space is in no range; it is of no use to anybody.
+            let len = (last - first).saturating_add(1).min(u64::MAX - first);
+            // Stretches that overlap are taken once.
+            drop(map.take(Iova(first), len));
+        }
+        map
+    }
+
     /// Takes the lowest free range of our own.
     pub(crate) fn allocate(&mut self, len: u64, align: u64) -> Result<Iova, Error> {
         debug_assert!(len > 0 && align.is_power_of_two());

@@ -18,6 +18,7 @@ mod config;
 mod dma;
 mod error;
 mod iova;
+mod kernel;
 mod memory;
 mod packets;
 mod reg;
@@ -35,10 +36,12 @@ pub use client::Served;
 pub use dma::{DmaRegion, DmaRing, acquire_from_device, release_to_device};
 pub use error::Error;
 pub use iova::Iova;
+pub use kernel::Kernel;
 pub use packets::{PacketMemory, Posted};
 pub use reg::{ReadOnly, ReadWrite, Readable, Reg, Value, Width, Writable, WriteOnly};
 
-/// Opens a function: one behind the vfio-user socket at that path, if there is a `/` in it.
+/// Opens a function: one behind the vfio-user socket at that path, if there is a `/` in it, else the one
+/// at that PCI address, through the kernel.
 ///
 /// # Errors
 ///
@@ -47,7 +50,10 @@ pub fn open(location: &str) -> Result<Box<dyn PciFunction>, Error> {
     if location.contains('/') {
         return Ok(Box::new(Served::connect(Path::new(location))?));
     }
-    Err(Error::Location(location.to_owned()))
+    if !config::is_address(location) {
+        return Err(Error::Location(location.to_owned()));
+    }
+    Ok(Box::new(Kernel::open(location)?))
 }
 
 /// One function of a PCI device: the control half, for the thread that brings it up.

@@ -11,6 +11,7 @@
 #![expect(unsafe_code, reason = "mmap, and volatile access to what a device writes")]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -38,12 +39,23 @@ pub(crate) struct Memory {
     backing: Backing,
 }
 
-#[derive(Debug)]
 enum Backing {
     /// Mapped from this file, from that offset on; kept to be given to the other side.
     Mapped { file: OwnedFd, offset: u64 },
+    /// Registers of a device, which stays open as long as they are mapped.
+    Device { _owner: Arc<dyn Send + Sync> },
     /// From the heap.
     Heap(Layout),
+}
+
+impl fmt::Debug for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Mapped { .. } => "Mapped",
+            Self::Device { .. } => "Device",
+            Self::Heap(_) => "Heap",
+        })
+    }
 }
 
 // SAFETY: the memory is only accessed by volatile operations on raw pointers, which any thread may do;
@@ -88,6 +100,17 @@ impl Memory {
         Ok(Self { base, len, backing: Backing::Mapped { file, offset } })
     }
 
+    /// Registers, by the descriptor of an open device; the owner of that device is kept.
+    pub(crate) fn of_device(
+        device: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        owner: Arc<dyn Send + Sync>,
+    ) -> io::Result<Self> {
+        let base = map(device, offset, len)?;
+        Ok(Self { base, len, backing: Backing::Device { _owner: owner } })
+    }
+
     /// Zeroed memory from the heap, in whole pages.
     ///
     /// # Panics
@@ -117,7 +140,7 @@ impl Memory {
     pub(crate) fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         match &self.backing {
             Backing::Mapped { file, offset } => Some((file.as_fd(), *offset)),
-            Backing::Heap(_) => None,
+            Backing::Device { .. } | Backing::Heap(_) => None,
         }
     }
 
@@ -237,7 +260,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         match self.backing {
-            Backing::Mapped { .. } => {
+            Backing::Mapped { .. } | Backing::Device { .. } => {
                 // SAFETY: mapped by us with this base and length, and nobody holds a cell any more:
                 // each owns a share of the memory.
                 let result = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
