@@ -27,6 +27,8 @@ mod queue;
 mod ring;
 mod rx;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod toeplitz;
 mod transport;
 mod tx;

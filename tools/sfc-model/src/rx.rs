@@ -102,7 +102,7 @@ impl Card {
     /// A frame came in on the wire, without its check sequence.
     pub(crate) fn receive(&mut self, frame: &[u8]) {
         let chaining = self.config.has(flags1::MCAST_FILTER_CHAINING) && self.mc.chaining;
-        let Some(parsed) = parse(frame, &self.function.tunnel_ports) else { return };
+        let Some(parsed) = self.parse(frame) else { return };
         if !self.port.is_up() || self.port.drain {
             return;
         }
@@ -150,6 +150,15 @@ impl Card {
             self.deliver(&mut rxq, frame, &parsed, hash, flags);
             self.function.rxqs[queue] = Some(rxq);
         }
+    }
+
+    /// What this card understands of a frame: tunnels only from Medford on.
+    pub(crate) fn parse(&self, frame: &[u8]) -> Option<Parsed> {
+        let mut parsed = parse(frame, &self.function.tunnel_ports)?;
+        if !self.config.has(flags1::VXLAN_NVGRE) {
+            (parsed.encap, parsed.inner) = (Encap::None, None);
+        }
+        Some(parsed)
     }
 
     fn prefix(&mut self, frame: &[u8], parsed: &Parsed, hash: u32) -> [u8; PREFIX] {

@@ -19,12 +19,36 @@ const SHORTEST: usize = 60;
 /// Kinds of transmit errors (5.6).
 #[derive(Clone, Copy, Debug)]
 enum Broken {
-    Load = 1,
-    NoEnd = 2,
-    TooBig = 3,
-    BadOption = 5,
-    OptionInPacket = 8,
-    BadAddress = 9,
+    Load,
+    NoEnd,
+    TooBig,
+    BadOption,
+    Segmentation,
+    OptionInPacket,
+    BadAddress,
+}
+
+impl Broken {
+    /// How the controller calls it; it has no name for what can't be segmented.
+    fn code(self) -> u32 {
+        match self {
+            Self::Load => 1,
+            Self::NoEnd => 2,
+            Self::TooBig => 3,
+            Self::BadOption | Self::Segmentation => 5,
+            Self::OptionInPacket => 8,
+            Self::BadAddress => 9,
+        }
+    }
+
+    fn rule(self) -> Rule {
+        match self {
+            Self::Load | Self::BadAddress => Rule::Unmapped,
+            Self::NoEnd | Self::TooBig => Rule::PacketEnd,
+            Self::BadOption | Self::OptionInPacket => Rule::Option,
+            Self::Segmentation => Rule::Segmentation,
+        }
+    }
 }
 
 impl Card {
@@ -70,13 +94,8 @@ impl Card {
     fn transmit(&mut self, txq: &mut Txq, instance: usize) {
         while txq.taken < txq.posted {
             if let Err((broken, detail)) = self.packet(txq) {
-                let rule = match broken {
-                    Broken::Load | Broken::BadAddress => Rule::Unmapped,
-                    Broken::NoEnd | Broken::TooBig => Rule::PacketEnd,
-                    Broken::BadOption | Broken::OptionInPacket => Rule::Option,
-                };
-                self.host.violation(rule, format_args!("TXQ {instance}: {detail}"));
-                let data = low32(number(instance)) | (broken as u32) << 12;
+                self.host.violation(broken.rule(), format_args!("TXQ {instance}: {detail}"));
+                let data = low32(number(instance)) | broken.code() << 12;
                 let error = event::controller(event::code::TX_ERR, data);
                 self.function.evqs.post(&mut self.host, txq.evq, error);
                 (txq.dead, txq.flushing) = (true, true);
@@ -206,7 +225,7 @@ impl Card {
     }
 
     fn fill(&self, frame: &mut [u8], offload: Offload) {
-        let Some(parsed) = parse(frame, &self.function.tunnel_ports) else { return };
+        let Some(parsed) = self.parse(frame) else { return };
         if let Some(inner) = &parsed.inner {
             if offload.inner_ip {
                 checksum::fill_ip(frame, inner);
@@ -232,7 +251,7 @@ impl Card {
         first: u64,
         second: u64,
     ) -> Result<(), (Broken, String)> {
-        let bad = |why: &str| Err((Broken::BadOption, format!("segmentation: {why}")));
+        let bad = |why: &str| Err((Broken::Segmentation, why.to_owned()));
         let Some(parsed) = parse_super(frame, header, &self.function.tunnel_ports) else {
             return bad("the headers are not understood");
         };
