@@ -76,6 +76,10 @@ pub struct Demo {
     /// IPv6 instead of IPv4.
     #[arg(long)]
     pub ipv6: bool,
+    /// Have a card receive the traffic, and drive it: a model of a Solarflare card in software, which
+    /// also says whether its driver broke a rule.
+    #[arg(long, value_name = "model")]
+    pub nic: Option<DemoNic>,
     /// GRO.
     #[command(flatten)]
     pub gro: Gro,
@@ -181,6 +185,13 @@ pub struct Polling {
     /// How long to go on polling when nothing happens.
     #[arg(long, value_name = "US", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     pub spin_us: u64,
+}
+
+/// Cards for the demo.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DemoNic {
+    /// A model in software.
+    Model,
 }
 
 /// On or off.
@@ -325,6 +336,7 @@ mod tests {
         let cli = parse("--fd 3 --port tap:t0 --disable-feature csum,mrg_rxbuf").unwrap();
         assert_eq!(cli.serve.features.disable_feature, ["csum", "mrg_rxbuf"]);
         assert!(parse("--print-capabilities").unwrap().serve.print_capabilities);
+        assert!(parse("demo --nic model").is_ok() && parse("demo --nic real").is_err());
         assert!(matches!(parse("demo --flows 4").unwrap().command, Some(Command::Demo(_))));
     }
 }

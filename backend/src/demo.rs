@@ -2,8 +2,11 @@
 //!
 //! Streams made in the process go through the whole backend, its vhost-user socket included, into the
 //! built-in guest, which checks every byte. The streams never have more under way than the guest has
-//! buffers for, so that nothing is lost and the guest can vouch for each byte at the end.
+//! buffers for, so that nothing is lost and the guest can vouch for each byte at the end. With
+//! `--nic model` they come in at the port of a card in software, and the driver for the real ones
+//! receives them.
 
+mod card;
 mod screen;
 
 use std::path::Path;
@@ -14,15 +17,15 @@ use std::time::Duration;
 
 use guest::{Connect, Guest};
 use packet::{Burst, Pool};
-use port::{Fill, Memory};
+use port::{Fill, Memory, Port};
 use traffic::{Checker, ChecksumState, StreamConfig, Streams, Summary};
 
-use crate::cli::{Demo, Switch};
+use crate::cli::{Demo, DemoNic, Switch};
 use crate::daemon::Endpoint;
 use crate::failure::Failure;
 use crate::memory::CAPABILITIES;
 use crate::running::{Parts, Running};
-use crate::serve::{BUFFER_SIZE, identity};
+use crate::serve::identity;
 use crate::worker::Config;
 use screen::Screen;
 
@@ -62,9 +65,22 @@ pub fn run(options: &Demo) -> Result<(), Failure> {
     let socket = directory.path().join("demo.sock");
     let progress = Arc::new(Progress::default());
     let queue_size = options.features.max_queue_size.min(LARGEST_RING);
+    let window = u64::from(queue_size / 2);
+    let streams = (config.clone(), Arc::clone(&progress));
+    let card = options.nic.map(|DemoNic::Model| {
+        card::start(
+            card::Sender::new(streams.0.clone(), streams.1.clone(), window),
+            directory.path(),
+        )
+    });
+    let (card, mut port) = match card.transpose()? {
+        Some((card, port)) => (Some(card), port),
+        None => (None, Box::new(port(streams.0, streams.1, window)) as Box<dyn Port>),
+    };
+    let pool = crate::serve::pool(&mut *port, BUFFERS)?;
     let parts = Parts {
-        port: Box::new(port(config.clone(), Arc::clone(&progress), u64::from(queue_size / 2))),
-        pool: Pool::new(BUFFERS, BUFFER_SIZE),
+        port,
+        pool,
         config: Config {
             gro: options.gro.config(),
             normal_batch: options.gro.gro_normal_batch as usize,
@@ -81,11 +97,12 @@ pub fn run(options: &Demo) -> Result<(), Failure> {
     };
 
     let title = format!(
-        "vhost-user-gro demo: {} TCP flows over {} in runs of {}, GRO {}",
+        "vhost-user-gro demo: {} TCP flows over {} in runs of {}, GRO {}{}",
         options.flows,
         if options.ipv6 { "IPv6" } else { "IPv4" },
         options.run,
-        if options.gro.gro == Switch::On { "on" } else { "off" }
+        if options.gro.gro == Switch::On { "on" } else { "off" },
+        if card.is_some() { ", received by the model of a card" } else { "" }
     );
     let mut screen = Screen::new(title);
     let ticks = options.seconds * TICKS_PER_SECOND;
@@ -103,6 +120,7 @@ pub fn run(options: &Demo) -> Result<(), Failure> {
         .map_err(|error| Failure::running(&error))?;
     let stats = running.stop();
     screen.finish(&stats);
+    card.map_or(Ok(()), |card| card::close(&card))?;
     close(&report, progress.sent.load(Ordering::Acquire), &stats)
 }
 
@@ -211,7 +229,7 @@ fn close(report: &Report, sent: u64, stats: &crate::stats::Stats) -> Result<(), 
 }
 
 /// Room for what is under way and for what GRO holds.
-const BUFFERS: usize = 4096;
+const BUFFERS: u32 = 4096;
 const LARGEST_RING: u16 = 1024;
 const SPIN: Duration = Duration::from_micros(50);
 const TICKS_PER_SECOND: u64 = 5;

@@ -107,7 +107,7 @@ fn endpoint(options: &Serve) -> Result<Endpoint, Failure> {
 }
 
 /// Packet buffers in the memory that the port wants them in.
-fn pool(port: &mut dyn Port, buffers: u32) -> Result<Pool, Failure> {
+pub(crate) fn pool(port: &mut dyn Port, buffers: u32) -> Result<Pool, Failure> {
     let count = buffers as usize;
     let memory =
         port.packet_memory(count * BUFFER_SIZE).map_err(|error| Failure::set_up(&error))?;

@@ -90,6 +90,18 @@ impl Streams {
         made
     }
 
+    /// Writes the next frame; its length, or `None` when all are made.
+    ///
+    /// # Panics
+    ///
+    /// When it does not fit.
+    pub fn write_next(&mut self, to: &mut [u8]) -> Option<usize> {
+        let flow = self.turn.next(&self.config)?;
+        let len = self.header_len + usize::from(self.config.payload);
+        self.write(flow, &mut to[..len]);
+        Some(len)
+    }
+
     /// Frames made so far.
     pub fn frames(&self) -> u64 {
         self.turn.frames()

@@ -10,7 +10,8 @@ use nix::sys::socket::{
     socket,
 };
 
-use super::{Wire, none_if_would_block};
+use super::Wire;
+use super::kind::none_if_would_block;
 
 /// Frames that the host itself sends (packet(7)).
 const OUTGOING: u8 = 4;

@@ -5,7 +5,8 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Wire, none_if_would_block};
+use super::Wire;
+use super::kind::none_if_would_block;
 
 /// Own socket, and where the other one is.
 pub(super) struct Peer {

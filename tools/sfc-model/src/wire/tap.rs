@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
-use super::{Wire, none_if_would_block};
+use super::Wire;
+use super::kind::none_if_would_block;
 
 /// A tap.
 pub(super) struct Tap(SyncDevice);
