@@ -20,7 +20,8 @@ use e2e::{
 use crate::cli::pcap;
 
 pub(crate) const TESTS: &[Test] = &[
-    test("demo_without_privileges", demo),
+    test("demo_without_privileges", |logs| demo(logs, &[])),
+    test("demo_with_the_model_of_a_card", |logs| demo(logs, &["--nic", "model"])),
     test("idle_memory_under_16_mb", idle_memory),
     test("sigterm_ends_it_with_a_summary", sigterm),
 ];
@@ -30,7 +31,7 @@ const fn test(name: &'static str, run: fn(&Path) -> Result<()>) -> Test {
 }
 
 /// The first command of the README, as a user with no rights at all.
-fn demo(logs: &Path) -> Result<()> {
+fn demo(logs: &Path, options: &[&str]) -> Result<()> {
     let place = tempfile::tempdir().context("cannot make a directory")?;
     let program = place.path().join("vhost-user-gro");
     fs::copy(backend::program()?, &program).context("cannot copy the program")?;
@@ -46,7 +47,7 @@ fn demo(logs: &Path) -> Result<()> {
     } else {
         Command::new(&program)
     };
-    command.args(["demo", "--seconds", "2"]).env("TMPDIR", "/tmp");
+    command.args(["demo", "--seconds", "2"]).args(options).env("TMPDIR", "/tmp");
     let mut process = Process::spawn("backend", logs, command)?;
     let status = process.wait(Duration::from_secs(30))?;
     let output = process.output()?;
