@@ -15,7 +15,7 @@ use e2e::{
 };
 
 use crate::faults::{BYTES, intact_rounds};
-use crate::transfers::{BOOT_LIMIT, MB, Received, both_ways};
+use crate::transfers::{BOOT_LIMIT, MB, Received, TRANSFER_LIMIT, both_ways};
 
 pub(crate) const TESTS: &[Test] = &[
     alone("model_nic_commands_huntington", |logs| nic(logs, &["--generation=huntington"])),
@@ -31,6 +31,15 @@ pub(crate) const TESTS: &[Test] = &[
     }),
     test("model_uml_32_mb_each_way_medford2", |logs| {
         transfer(logs, &["--generation=medford2"], 32 * MB)?.check_merged()
+    }),
+    test("stock_driver_on_the_model_of_a_medford2", |logs| {
+        stock_driver(logs, &["--generation=medford2"])
+    }),
+    test("stock_driver_on_the_model_of_a_medford", |logs| {
+        stock_driver(logs, &["--generation=medford"])
+    }),
+    test("stock_driver_on_the_model_of_a_huntington", |logs| {
+        stock_driver(logs, &["--generation=huntington"])
     }),
     test("model_controller_reboots_under_traffic", |logs| {
         survives(logs, &["--fault=mc-reboot@5", "--fault=mc-reboot@7"])
@@ -110,6 +119,25 @@ fn transfer(logs: &Path, options: &'static [&'static str], bytes: u64) -> Result
     backend.stop()?;
     check(&lab.model_report()?)?;
     Ok(received)
+}
+
+/// A driver that nobody here wrote: that of Linux, in a guest that has the card as its own.
+fn stock_driver(logs: &Path, options: &'static [&'static str]) -> Result<()> {
+    let mut lab = Lab::new(logs, Wire::ModelAsPci(options))?;
+    let socket = lab.model()?.socket().to_owned();
+    let plan = Plan::both_ways(32 * MB).rebind_driver().get(Family::V4, BYTES).put(Family::V4);
+    let mut guest = uml::linux_with_pci(lab.logs(), &socket, &plan)?;
+    guest.expect("up", BOOT_LIMIT)?;
+    for bytes in [32 * MB, 32 * MB, BYTES] {
+        if bytes == BYTES {
+            guest.expect("up", BOOT_LIMIT).context("after the driver was bound again")?;
+        }
+        guest.expect("get", TRANSFER_LIMIT)?.check_intact(bytes)?;
+        guest.expect("put", TRANSFER_LIMIT)?.check_intact(bytes)?;
+    }
+    guest.expect("end", TRANSFER_LIMIT)?;
+    drop(guest);
+    check(&lab.model_report()?)
 }
 
 fn check(report: &Report) -> Result<()> {

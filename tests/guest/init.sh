@@ -106,7 +106,7 @@ configure() {
         fi
     done
     ping6 -c 1 -W 2 "$peer_v6" >/dev/null 2>&1 || say note what=peer-does-not-answer-ping6
-    say up kernel="$(uname -r)" features="$(cat /sys/class/net/eth0/device/features)" \
+    say up kernel="$(uname -r)" features="$(cat /sys/class/net/eth0/device/features 2>/dev/null)" \
         mtu="$(cat /sys/class/net/eth0/mtu)" ms="$(now)"
 }
 
@@ -114,6 +114,18 @@ configure() {
 reload() {
     ip link set eth0 down
     rmmod virtio_net || say broken what=rmmod-virtio_net
+    load
+    configure
+}
+
+# rebind: the driver lets go of its PCI device, and takes it again
+rebind() {
+    device=$(basename "$(readlink -f /sys/class/net/eth0/device)")
+    driver=/sys/bus/pci/devices/$device/driver
+    driver=$(readlink -f "$driver")
+    echo "$device" >"$driver/unbind"
+    ! ip link show dev eth0 >/dev/null 2>&1 || say broken what=unbind
+    echo "$device" >"$driver/bind" || say broken what=bind
     load
     configure
 }

@@ -67,6 +67,11 @@ impl Plan {
         self.step(&format!("get {family} {bytes}"))
     }
 
+    /// Adds: the driver lets go of its PCI device, and takes it again.
+    pub fn rebind_driver(self) -> Self {
+        self.step("rebind")
+    }
+
     /// Adds: the guest sends back what it fetched last.
     pub fn put(self, family: Family) -> Self {
         self.step(&format!("put {family}"))

@@ -29,6 +29,8 @@ pub enum Wire {
     /// The same, with the model of a card at its other end, and the backend as the card's driver. The
     /// options are the model's.
     Model(&'static [&'static str]),
+    /// The same, but without the backend: the guest has the card as a PCI function of its own.
+    ModelAsPci(&'static [&'static str]),
 }
 
 /// The namespaces, the peer at work in its own. The backend is started in the other one, or beside
@@ -55,7 +57,7 @@ impl Lab {
             .context("cannot make a directory for sockets")?;
         let peer = Namespace::new("peer")?;
         let dut = match wire {
-            Wire::Tap | Wire::Model(_) => {
+            Wire::Tap | Wire::Model(_) | Wire::ModelAsPci(_) => {
                 peer.ip(&["tuntap", "add", "dev", PEER_IF, "mode", "tap"])?;
                 None
             }
@@ -74,7 +76,11 @@ impl Lab {
         })?;
         let model = match wire {
             Wire::Model(options) => {
-                Some(Model::start(logs, &peer, sockets.path(), PEER_IF, options)?)
+                Some(Model::start(logs, &peer, sockets.path(), PEER_IF, "--vfio-user", options)?)
+            }
+            Wire::ModelAsPci(options) => {
+                let way = "--vhost-user-pci";
+                Some(Model::start(logs, &peer, sockets.path(), PEER_IF, way, options)?)
             }
             _ => None,
         };

@@ -20,17 +20,19 @@ pub struct Model {
 }
 
 impl Model {
-    /// Starts one in a namespace, with its socket in a directory of a short name.
+    /// Starts one in a namespace, with its socket in a directory of a short name; `way` is the option
+    /// that says who comes there.
     pub fn start(
         logs: &Path,
         namespace: &Namespace,
         sockets: &Path,
         tap: &str,
+        way: &str,
         options: &[&str],
     ) -> Result<Self> {
         let (socket, report) = (sockets.join("card.sock"), logs.join("model.json"));
         let mut command = namespace.command(&release_program("sfc-model")?);
-        command.arg("--vfio-user").arg(&socket).args(["--wire", &format!("tap:{tap}")]);
+        command.arg(way).arg(&socket).args(["--wire", &format!("tap:{tap}")]);
         command.arg("--report").arg(&report).args(options);
         let mut process = Process::spawn("model", logs, command)?;
         wait_for("the model to make its socket", LIMIT, || {

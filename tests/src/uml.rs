@@ -19,13 +19,23 @@ pub const KERNEL_VARIABLE: &str = "UML_KERNEL";
 /// Boots the kernel with `plan`, attached to the backend's `socket`. The console is logged in `logs`,
 /// other files go beside the socket.
 pub fn linux(logs: &Path, socket: &Path, plan: &Plan) -> Result<Guest> {
+    // Device 1 is a network card (virtio 1.x, section 5.1).
+    boot(logs, socket, 1, plan)
+}
+
+/// The same, but with a PCI function at the socket: PCI over virtio, with the device number that
+/// `tools/uml/config` has for it.
+pub fn linux_with_pci(logs: &Path, socket: &Path, plan: &Plan) -> Result<Guest> {
+    boot(logs, socket, 1234, plan)
+}
+
+fn boot(logs: &Path, socket: &Path, device: u32, plan: &Plan) -> Result<Guest> {
     let place = socket.parent().context("the socket has no directory")?;
     let initramfs = initramfs(place, plan, &[])?;
     let mut command = Command::new(kernel()?);
     command.arg(format!("mem={MEMORY}"));
     command.arg(format!("initrd={}", initramfs.display()));
-    // Device 1 is a network card (virtio 1.x, section 5.1).
-    command.arg(format!("virtio_uml.device={}:1", socket.display()));
+    command.arg(format!("virtio_uml.device={}:{device}", socket.display()));
     command.args(["con=null", "con0=fd:0,fd:1", "quiet", "loglevel=4", "panic=-1"]);
     // The guest's memory is an unlinked file here, and shared with the backend.
     command.env("TMPDIR", "/dev/shm");

@@ -10,7 +10,7 @@ use std::time::Duration;
 use port::Port;
 use sfc_model::Card;
 use sfc_model::config::{Config, Function, Generation};
-use sfc_model::device::Device;
+use sfc_model::device::{Device, Socket};
 use sfc_model::wire::Wire;
 use traffic::{StreamConfig, Streams};
 
@@ -57,7 +57,7 @@ impl Wire for Sender {
 pub(super) fn start(sender: Sender, directory: &Path) -> Result<(Device, Box<dyn Port>), Failure> {
     let socket = directory.join("card.sock");
     let card = Card::new(Config::new(Generation::Medford, Function::Physical));
-    let device = Device::start(card, Box::new(sender), &socket);
+    let device = Device::start(card, Box::new(sender), &Socket::VfioUser(socket.clone()));
     let device = device.map_err(|error| Failure::set_up(&error))?;
     let options = port::SfcOptions::new(socket.to_string_lossy());
     let port = port::Sfc::open(&options).map_err(|error| Failure::set_up(&error))?;

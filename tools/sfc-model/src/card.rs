@@ -231,6 +231,11 @@ impl Card {
         if self.removed { bytes.fill(0xff) } else { self.pci.read(at, bytes) }
     }
 
+    /// Whether MSI-X is switched on, and masked as a whole.
+    pub(crate) fn msix(&self) -> (bool, bool) {
+        self.pci.msix()
+    }
+
     pub(crate) fn write_config(&mut self, at: u64, bytes: &[u8]) {
         if self.removed {
             return;
@@ -620,6 +625,11 @@ impl Card {
         offset: u64,
     ) -> std::io::Result<()> {
         self.host.dma.map(iova, len, file, offset)
+    }
+
+    /// All memory is about to be shown anew.
+    pub(crate) fn forget_memory(&mut self) {
+        self.host.dma.clear();
     }
 
     /// The host takes memory away; using it still is a breach.

@@ -1,6 +1,6 @@
 //! A card that runs: a thread that turns its wheels, between its driver's transport and its wire.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::card::Card;
 use crate::fault::Scheduled;
-use crate::transport::vfio_user;
+use crate::transport::{vfio_user, vhost_user_pci};
 use crate::wire::Wire;
 
 /// Frames of the wire per turn.
@@ -44,6 +44,23 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+}
+
+/// Where the card's driver comes.
+#[derive(Clone, Debug)]
+pub enum Socket {
+    /// A program, by vfio-user.
+    VfioUser(PathBuf),
+    /// A User Mode Linux machine, by PCI over virtio.
+    VhostUserPci(PathBuf),
+}
+
+impl Socket {
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        let (Self::VfioUser(path) | Self::VhostUserPci(path)) = self;
+        path
+    }
 }
 
 /// The card, shared by those who turn its wheels.
@@ -89,20 +106,31 @@ pub struct Device {
 }
 
 impl Device {
-    /// Starts a card: drivers come to a vfio-user socket, frames go to and come from a wire.
+    /// Starts a card: drivers come to a socket, frames go to and come from a wire.
     ///
     /// # Errors
     ///
     /// [`Error::Socket`] when something is at the path already, or nothing can be made there;
     /// [`Error::Os`] when the windows or a thread can't be made.
-    pub fn start(card: Card, wire: Box<dyn Wire>, socket: &Path) -> Result<Self, Error> {
+    pub fn start(mut card: Card, wire: Box<dyn Wire>, socket: &Socket) -> Result<Self, Error> {
         let os = |what| move |source| Error::Os { what, source };
-        let server = vfio_user::Listener::bind(socket, card.config())
-            .map_err(|source| Error::Socket { path: socket.display().to_string(), source })?;
-        let mut card = card;
-        if let Some(doorbells) = server.doorbells().map_err(os("memory for the windows"))? {
-            card.share(doorbells);
-        }
+        let bound = |source| Error::Socket { path: socket.path().display().to_string(), source };
+        let config = card.config().clone();
+        let serve: Box<dyn FnOnce(&Shared) + Send> = match socket {
+            Socket::VfioUser(path) => {
+                let listener = vfio_user::Listener::bind(path, &config).map_err(bound)?;
+                if let Some(doorbells) =
+                    listener.doorbells().map_err(os("memory for the windows"))?
+                {
+                    card.share(doorbells);
+                }
+                Box::new(move |shared| listener.serve(shared))
+            }
+            Socket::VhostUserPci(path) => {
+                let listener = vhost_user_pci::Listener::bind(path, &config).map_err(bound)?;
+                Box::new(move |shared| listener.serve(shared))
+            }
+        };
         let shared = Arc::new(Shared {
             card: Mutex::new(card),
             waiting: AtomicUsize::new(0),
@@ -111,7 +139,7 @@ impl Device {
         });
         let (serving, turning) = (Arc::clone(&shared), Arc::clone(&shared));
         let thread = |name: &str| thread::Builder::new().name(name.into());
-        thread("vfio-user").spawn(move || server.serve(&serving)).map_err(os("a thread"))?;
+        thread("drivers").spawn(move || serve(&serving)).map_err(os("a thread"))?;
         let datapath =
             thread("datapath").spawn(move || turn(&turning, wire)).map_err(os("a thread"))?;
         Ok(Self { shared, datapath: Some(datapath) })

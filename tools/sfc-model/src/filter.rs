@@ -53,6 +53,8 @@ pub(crate) struct Filter {
     pub(crate) protocol: u8,
     pub(crate) src_ip: [u8; 16],
     pub(crate) dst_ip: [u8; 16],
+    /// Network identifier and kind of tunnel, as in the request.
+    pub(crate) vni: u32,
     pub(crate) exclusive: bool,
     pub(crate) host: bool,
     pub(crate) queue: usize,
@@ -80,8 +82,8 @@ impl Filter {
                 other.ether_type,
                 other.outer_vlan,
             )
-            && (self.protocol, self.src_ip, self.dst_ip)
-                == (other.protocol, other.src_ip, other.dst_ip)
+            && (self.protocol, self.src_ip, self.dst_ip, self.vni)
+                == (other.protocol, other.src_ip, other.dst_ip, other.vni)
     }
 
     /// Classes are compared by their place in [`SUPPORTED`].

@@ -102,6 +102,11 @@ impl PciConfig {
         asked
     }
 
+    /// Whether MSI-X is switched on, and masked as a whole.
+    pub(crate) fn msix(&self) -> (bool, bool) {
+        (self.bytes[MSIX + 3] & 0x80 != 0, self.bytes[MSIX + 3] & 0x40 != 0)
+    }
+
     /// Whether the function may access memory.
     pub(crate) fn bus_master(&self) -> bool {
         self.bytes[4] & 4 != 0

@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use sfc_model::Card;
 use sfc_model::config::{Config, Function, Generation};
-use sfc_model::device::Device;
+use sfc_model::device::{Device, Socket};
 use sfc_model::fault::Scheduled;
 use sfc_model::wire::Kind;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -19,8 +19,11 @@ use signal_hook::iterator::Signals;
 #[command(version)]
 struct Flags {
     /// Socket where the driver comes, by vfio-user; must not exist yet
-    #[arg(long, value_name = "PATH")]
-    vfio_user: PathBuf,
+    #[arg(long, value_name = "PATH", required_unless_present = "vhost_user_pci")]
+    vfio_user: Option<PathBuf>,
+    /// Socket where a User Mode Linux machine comes, by PCI over virtio (virtio_uml.device=PATH:ID)
+    #[arg(long, value_name = "PATH", conflicts_with = "vfio_user")]
+    vhost_user_pci: Option<PathBuf>,
     /// What is plugged into the port: tap:NAME, packet:INTERFACE, pcap:IN[,OUT] or peer:OWN,OTHER
     #[arg(long, value_name = "KIND:ARGUMENTS")]
     wire: Kind,
@@ -88,16 +91,21 @@ fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
     let mut config = Config::new(flags.generation.into(), function);
     config.mac = flags.mac.unwrap_or(config.mac);
     let wire = flags.wire.open().with_context(|| format!("the wire {:?}", flags.wire))?;
-    let device = Device::start(Card::new(config), wire, &flags.vfio_user)?;
+    let socket = match (&flags.vfio_user, &flags.vhost_user_pci) {
+        (Some(path), _) => Socket::VfioUser(path.clone()),
+        (None, Some(path)) => Socket::VhostUserPci(path.clone()),
+        (None, None) => anyhow::bail!("give --vfio-user or --vhost-user-pci"),
+    };
+    let device = Device::start(Card::new(config), wire, &socket)?;
     for fault in &flags.fault {
         device.inject(fault.clone());
     }
-    log::info!("waiting for a driver at {}", flags.vfio_user.display());
+    log::info!("waiting for a driver at {}", socket.path().display());
     signals.forever().next();
     let report = device.report();
     drop(device);
-    if let Err(error) = std::fs::remove_file(&flags.vfio_user) {
-        log::warn!("{}: {error}", flags.vfio_user.display());
+    if let Err(error) = std::fs::remove_file(socket.path()) {
+        log::warn!("{}: {error}", socket.path().display());
     }
     log::info!("{report}");
     if let Some(path) = &flags.report {

@@ -33,10 +33,7 @@ impl Card {
         if request.len() < PLAIN {
             self.wrong(Rule::RequestShort, "FILTER_OP")?;
         }
-        if !self.function.vadaptor {
-            self.host.violation(Rule::Order, "a filter before VADAPTOR_ALLOC");
-            refuse(error::NO_VADAPTOR)?;
-        }
+        self.need_vadaptor()?;
         let filter = self.filter(request, exclusive)?;
         let encap = SUPPORTED_ENCAP.contains(&filter.fields);
         let known =
@@ -87,6 +84,7 @@ impl Card {
             protocol: request.bytes::<1>(66)[0],
             src_ip: request.bytes(76),
             dst_ip: request.bytes(92),
+            vni: request.dword(72),
             exclusive,
             host,
             queue,

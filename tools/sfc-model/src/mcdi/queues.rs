@@ -117,10 +117,7 @@ impl Card {
         if self.function.evqs.get(evq).is_none() {
             self.wrong(Rule::Order, &format!("queue {instance} before its EVQ {evq}"))?;
         }
-        if !self.function.vadaptor {
-            self.host.violation(Rule::Order, "a queue before VADAPTOR_ALLOC");
-            refuse(error::NO_VADAPTOR)?;
-        }
+        self.need_vadaptor()?;
         let label = u64::from(request.dword(8));
         if label > 31 || request.dword(20) != 0 || request.dword(24) != ASSIGNED {
             self.wrong(Rule::RequestValue, &format!("queue {instance}: label, owner or port"))?;

@@ -80,6 +80,16 @@ impl Card {
         Reply::new(12).done()
     }
 
+    /// Queues and filters hang on a vAdaptor. A physical function has one by itself when it makes none:
+    /// the reference does not say so, but Linux built without SR-IOV never makes one.
+    pub(super) fn need_vadaptor(&mut self) -> Answer {
+        if self.function.vadaptor || !self.config.is_virtual() {
+            return empty();
+        }
+        self.host.violation(Rule::Order, "a queue or a filter before VADAPTOR_ALLOC");
+        refuse(error::NO_VADAPTOR)
+    }
+
     fn with_vadaptor(&mut self, request: &Request) -> Answer {
         if request.dword(0) != ASSIGNED {
             return self.wrong(Rule::RequestValue, "a vAdaptor of another port");
