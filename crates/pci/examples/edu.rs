@@ -72,7 +72,7 @@ fn run(address: &str) -> Result<()> {
     check((vendor, device) == (0x1234, 0x11e8), "it is an edu")?;
     function.enable()?;
     let bar = function.bar(0)?;
-    println!("E2E opened mapped={}", bar.is_mapped());
+    println!("E2E opened mapped={} as {function:?}", bar.is_mapped());
     alive(&bar)?;
 
     let file = File::from(memfd_create("edu", MemfdFlags::CLOEXEC)?);

@@ -134,7 +134,8 @@ impl PciFunction for Kernel {
 
 impl fmt::Debug for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Kernel({})", self.device.name)
+        let way = if self.device.by_iommufd { "iommufd" } else { "group" };
+        write!(f, "Kernel({} by {way})", self.device.name)
     }
 }
 
@@ -145,6 +146,7 @@ struct Device {
     file: ManuallyDrop<File>,
     vfio: ManuallyDrop<VfioDevice>,
     ops: Arc<dyn VfioOps>,
+    by_iommufd: bool,
     /// Gone when the function is.
     group_link: PathBuf,
     complained: AtomicBool,
@@ -162,6 +164,7 @@ impl Device {
             file: ManuallyDrop::new(File::from(file)),
             vfio: ManuallyDrop::new(vfio),
             ops,
+            by_iommufd: place.has_cdev,
             group_link: place.sysfs.join("iommu_group"),
             complained: AtomicBool::new(false),
         })
