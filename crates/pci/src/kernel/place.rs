@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use iommufd_ioctls::IommufdError;
 use vfio_ioctls::VfioError;
 
 use crate::{Error, Iova};
@@ -100,7 +101,8 @@ impl Place {
 /// What the refusal to map memory means.
 pub(super) fn explain_map(name: &str, iova: Iova, bytes: u64, error: VfioError) -> Error {
     let errno = match &error {
-        VfioError::IommuDmaMap(errno) => Some(errno.errno()),
+        VfioError::IommuDmaMap(errno)
+        | VfioError::IommufdIoctlError(IommufdError::IommuIoasMap(errno)) => Some(errno.errno()),
         _ => None,
     };
     let is = |wanted: rustix::io::Errno| errno == Some(wanted.raw_os_error());
@@ -321,6 +323,9 @@ mod tests {
         let error = explain_map(ADDRESS, Iova::new(0), 1 << 20, VfioError::IommuDmaMap(no_memory));
         let text = error.to_string();
         assert!(text.contains("ulimit -l") && text.contains("LimitMEMLOCK"), "{text}");
+        let by_iommufd = VfioError::IommufdIoctlError(IommufdError::IommuIoasMap(no_memory));
+        let error = explain_map(ADDRESS, Iova::new(0), 1 << 20, by_iommufd);
+        assert!(matches!(error, Error::LockedMemory { .. }));
         let exists = vmm_sys_util::errno::Error::new(rustix::io::Errno::EXIST.raw_os_error());
         let error = explain_map(ADDRESS, Iova::new(0), 1 << 20, VfioError::IommuDmaMap(exists));
         assert!(matches!(error, Error::IovaTaken { .. }));

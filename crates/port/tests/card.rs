@@ -1,0 +1,233 @@
+//! The port `sfc` on the model of a card, in one process: what the end-to-end tests can't look into.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use packet::{Burst, Frame, Pool};
+use port::{Port, QueuePair, Sfc, SfcOptions};
+use sfc_model::Card;
+use sfc_model::config::{Config, Function, Generation};
+use sfc_model::device::{Device, Socket};
+use sfc_model::wire::Wire;
+use traffic::{StreamConfig, Streams};
+
+const BUFFER: usize = 2048;
+const BUFFERS: usize = 16 * 1024;
+
+/// The card's end of a cable.
+struct Cable {
+    incoming: Receiver<Vec<u8>>,
+    outgoing: Sender<Vec<u8>>,
+}
+
+impl Wire for Cable {
+    fn receive(&mut self, _now: Duration, frame: &mut [u8]) -> io::Result<Option<usize>> {
+        let Ok(bytes) = self.incoming.try_recv() else { return Ok(None) };
+        frame[..bytes.len()].copy_from_slice(&bytes);
+        Ok(Some(bytes.len()))
+    }
+
+    fn send(&mut self, _now: Duration, frame: &[u8]) -> io::Result<()> {
+        let _ = self.outgoing.send(frame.to_vec());
+        Ok(())
+    }
+
+    fn waits(&self) -> bool {
+        true
+    }
+}
+
+/// A port on a card, with its queues, and our end of the cable. Fields are dropped in this order: the
+/// queues go back to the port before it takes leave of the card.
+struct Bench {
+    port: Sfc,
+    queues: Vec<QueuePair>,
+    pool: Pool,
+    to_card: Sender<Vec<u8>>,
+    from_card: Receiver<Vec<u8>>,
+    device: Device,
+    _place: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new(config: Config, pairs: usize, set: impl FnOnce(&mut SfcOptions)) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("card.sock");
+        let (to_card, incoming) = channel();
+        let (outgoing, from_card) = channel();
+        let wire = Box::new(Cable { incoming, outgoing });
+        let device =
+            Device::start(Card::new(config), wire, &Socket::VfioUser(path.clone())).unwrap();
+        let mut options = SfcOptions::new(path.to_string_lossy());
+        set(&mut options);
+        let mut port = Sfc::open(&options).unwrap();
+        let memory = port.packet_memory(BUFFERS * BUFFER).unwrap().unwrap();
+        let pool = Pool::from_memory(memory, BUFFER);
+        let queues = port.open(pairs).unwrap();
+        let mut bench = Self { port, queues, pool, to_card, from_card, device, _place: place };
+        // The first poll hands buffers to the card, which takes a moment to see them.
+        assert!(bench.poll().is_empty());
+        std::thread::sleep(Duration::from_millis(50));
+        bench
+    }
+
+    fn poll(&mut self) -> Vec<(usize, Vec<u8>)> {
+        let mut received = Vec::new();
+        let mut burst = Burst::new(64);
+        for (queue, pair) in self.queues.iter_mut().enumerate() {
+            pair.rx.rx_burst(&mut burst, &mut self.pool);
+            for frame in burst.drain() {
+                received.push((queue, frame.to_vec()));
+                self.pool.recycle(frame);
+            }
+        }
+        received
+    }
+
+    /// Polls all queues until so many frames have come, or nothing more does; each with its queue.
+    fn receive(&mut self, wanted: usize) -> Vec<(usize, Vec<u8>)> {
+        let mut received = Vec::new();
+        for _ in 0..50_000 {
+            received.extend(self.poll());
+            if received.len() >= wanted {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        received
+    }
+
+    /// Ends it all, in the order of the backend: workers give their queues up when they are called back.
+    fn end(mut self) {
+        let queues = std::mem::take(&mut self.queues);
+        drop(queues);
+        drop(self.port);
+        let report = self.device.report();
+        assert_eq!(report["violations"]["total"], 0, "{report}");
+    }
+}
+
+fn medford() -> Config {
+    Config::new(Generation::Medford, Function::Physical)
+}
+
+fn streams(config: StreamConfig, count: usize) -> Vec<Vec<u8>> {
+    let mut streams = Streams::new(config);
+    let mut buffer = vec![0; 16 * 1024];
+    let mut frames = Vec::new();
+    for _ in 0..count {
+        let len = streams.write_next(&mut buffer).unwrap();
+        frames.push(buffer[..len].to_vec());
+    }
+    frames
+}
+
+/// Source and destination port of TCP over IPv4.
+fn ports(frame: &[u8]) -> [u8; 4] {
+    frame[34..38].try_into().unwrap()
+}
+
+#[test]
+fn flows_are_spread_over_the_queues_and_stay_in_theirs() {
+    for (generation, function) in [
+        (Generation::Huntington, Function::Physical),
+        (Generation::Medford, Function::Physical),
+        (Generation::Medford2, Function::Physical),
+    ] {
+        let mut bench = Bench::new(Config::new(generation, function), 4, |_| {});
+        let mut frames = streams(StreamConfig { flows: 64, ..StreamConfig::default() }, 2048);
+        for frame in &frames {
+            bench.to_card.send(frame.clone()).unwrap();
+        }
+        let received = bench.receive(frames.len());
+        assert_eq!(received.len(), frames.len(), "{generation:?}");
+        let mut homes = BTreeMap::new();
+        for (queue, frame) in &received {
+            let home = homes.entry(ports(frame)).or_insert(*queue);
+            assert_eq!(home, queue, "a flow changes queues");
+        }
+        let used: BTreeSet<_> = homes.values().collect();
+        assert_eq!((homes.len(), used.len()), (64, 4), "{generation:?}");
+        let mut bytes: Vec<_> = received.into_iter().map(|(_, frame)| frame).collect();
+        bytes.sort();
+        frames.sort();
+        assert!(bytes == frames, "what came is what was sent");
+        bench.end();
+    }
+}
+
+#[test]
+fn jumbo_frames_come_in_pieces_and_whole() {
+    let mut bench = Bench::new(medford(), 1, |options| options.mtu = 9000);
+    let config = StreamConfig { payload: 8900, flows: 3, ..StreamConfig::default() };
+    let frames = streams(config, 60);
+    for frame in &frames {
+        bench.to_card.send(frame.clone()).unwrap();
+    }
+    let received: Vec<_> =
+        bench.receive(frames.len()).into_iter().map(|(_, frame)| frame).collect();
+    assert!(received == frames);
+    bench.end();
+}
+
+#[test]
+fn frames_are_sent_from_every_queue() {
+    let mut bench = Bench::new(medford(), 3, |_| {});
+    let frames = streams(StreamConfig::default(), 300);
+    let mut burst = Burst::new(64);
+    let (pool, queues) = (&mut bench.pool, &mut bench.queues);
+    for (frame, queue) in frames.iter().zip((0..3).cycle()) {
+        burst.push(Frame::copied_from(frame, pool).unwrap());
+        let sent = queues[queue].tx.tx_burst(&mut burst, pool);
+        assert_eq!(sent, 1);
+        queues[queue].tx.reap(pool);
+    }
+    let wait = Duration::from_secs(5);
+    let mut arrived: Vec<_> =
+        frames.iter().map(|_| bench.from_card.recv_timeout(wait).unwrap()).collect();
+    let mut frames = frames;
+    arrived.sort();
+    frames.sort();
+    assert!(arrived == frames);
+    bench.end();
+}
+
+#[test]
+fn a_virtual_function_receives_for_its_own_address() {
+    let config = Config::new(Generation::Medford2, Function::Virtual);
+    let own = config.mac;
+    let mut bench = Bench::new(config, 1, |_| {});
+    let mut frames = streams(StreamConfig::default(), 20);
+    for frame in &mut frames[10..] {
+        frame[..6].copy_from_slice(&own);
+    }
+    for frame in &frames {
+        bench.to_card.send(frame.clone()).unwrap();
+    }
+    let received: Vec<_> = bench.receive(10).into_iter().map(|(_, frame)| frame).collect();
+    assert!(received == frames[10..]);
+    bench.end();
+}
+
+#[test]
+fn the_card_goes_away_in_the_middle() {
+    let mut bench = Bench::new(medford(), 1, |_| {});
+    bench.device.inject("remove".parse().unwrap());
+    let mut failed = false;
+    for _ in 0..200 {
+        bench.port.tend();
+        bench.poll();
+        failed = bench.queues[0].rx.end().is_some();
+        if failed {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(failed, "nobody noticed");
+    assert!(!bench.port.link().up);
+    drop(std::mem::take(&mut bench.queues));
+}
