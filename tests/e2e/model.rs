@@ -24,14 +24,19 @@ pub(crate) const TESTS: &[Test] = &[
     alone("model_nic_commands_vf", |logs| nic(logs, &["--vf"])),
     Test { name: "model_qemu_32_mb_each_way", needs: &[Need::Tap, Need::Qemu], run: qemu },
     test("model_uml_32_mb_each_way_huntington", |logs| {
-        transfer(logs, &["--generation=huntington"], 32 * MB)?.check_merged()
+        transfer(logs, Wire::Model(&["--generation=huntington"]), 32 * MB)?.check_merged()
     }),
     test("model_uml_32_mb_each_way_medford", |logs| {
-        transfer(logs, &["--generation=medford"], 32 * MB)?.check_merged()
+        transfer(logs, Wire::Model(&["--generation=medford"]), 32 * MB)?.check_merged()
     }),
     test("model_uml_32_mb_each_way_medford2", |logs| {
-        transfer(logs, &["--generation=medford2"], 32 * MB)?.check_merged()
+        transfer(logs, Wire::Model(&["--generation=medford2"]), 32 * MB)?.check_merged()
     }),
+    Test {
+        name: "model_uml_4_mb_each_way_over_a_packet_socket",
+        needs: &[Need::Namespaces, Need::Uml],
+        run: |logs| transfer(logs, Wire::ModelOnCable, 4 * MB).map(|_| ()),
+    },
     test("stock_driver_on_the_model_of_a_medford2", |logs| {
         stock_driver(logs, &["--generation=medford2"])
     }),
@@ -110,8 +115,8 @@ fn qemu(logs: &Path) -> Result<()> {
     received.check_merged()
 }
 
-fn transfer(logs: &Path, options: &'static [&'static str], bytes: u64) -> Result<Received> {
-    let lab = Lab::new(logs, Wire::Model(options))?;
+fn transfer(logs: &Path, wire: Wire, bytes: u64) -> Result<Received> {
+    let lab = Lab::new(logs, wire)?;
     let backend = Backend::start(&lab, &[])?;
     let mut guest = uml::linux(lab.logs(), backend.socket(), &Plan::both_ways(bytes))?;
     let (_, received) = both_ways(&mut guest, bytes)?;

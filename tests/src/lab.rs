@@ -29,7 +29,9 @@ pub enum Wire {
     /// The same, with the model of a card at its other end, and the backend as the card's driver. The
     /// options are the model's.
     Model(&'static [&'static str]),
-    /// The same, but without the backend: the guest has the card as a PCI function of its own.
+    /// A cable, with the model of a card on a packet socket at its other end.
+    ModelOnCable,
+    /// A tap with the model of a card, but without the backend: the guest has the card as a PCI function of its own.
     ModelAsPci(&'static [&'static str]),
 }
 
@@ -61,7 +63,7 @@ impl Lab {
                 peer.ip(&["tuntap", "add", "dev", PEER_IF, "mode", "tap"])?;
                 None
             }
-            Wire::Cable | Wire::PartialChecksums => Some(veth(&peer, wire)?),
+            Wire::Cable | Wire::ModelOnCable | Wire::PartialChecksums => Some(veth(&peer, wire)?),
         };
         peer.sysctl(&format!("ipv6/conf/{PEER_IF}/accept_dad"), "0")?;
         peer.ip(&["addr", "add", &format!("{PEER_V4}/24"), "dev", PEER_IF])?;
@@ -74,13 +76,15 @@ impl Lab {
         peer_process.wait_for_output("ready", Duration::from_secs(10), |text| {
             text.lines().any(|line| line == "ready").then_some(())
         })?;
-        let model = match wire {
-            Wire::Model(options) => {
-                Some(Model::start(logs, &peer, sockets.path(), PEER_IF, "--vfio-user", options)?)
-            }
-            Wire::ModelAsPci(options) => {
-                let way = "--vhost-user-pci";
-                Some(Model::start(logs, &peer, sockets.path(), PEER_IF, way, options)?)
+        let model = |namespace: &Namespace, wire: &str, way: &str, options: &[&str]| {
+            Model::start(logs, namespace, sockets.path(), wire, way, options).map(Some)
+        };
+        let tap = format!("tap:{PEER_IF}");
+        let model = match (wire, &dut) {
+            (Wire::Model(options), _) => model(&peer, &tap, "--vfio-user", options)?,
+            (Wire::ModelAsPci(options), _) => model(&peer, &tap, "--vhost-user-pci", options)?,
+            (Wire::ModelOnCable, Some(dut)) => {
+                model(dut, &format!("packet:{DUT_IF}"), "--vfio-user", &[])?
             }
             _ => None,
         };
@@ -136,7 +140,7 @@ fn veth(peer: &Namespace, wire: Wire) -> Result<Namespace> {
 
     // No frame is merged or segmented on the wire or behind it.
     let mut offloads = vec!["-K", PEER_IF, "tso", "off", "gso", "off", "gro", "off"];
-    if wire == Wire::Cable {
+    if wire != Wire::PartialChecksums {
         offloads.extend_from_slice(&["tx", "off"]);
     }
     peer.run("ethtool", &offloads)?;

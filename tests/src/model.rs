@@ -26,13 +26,13 @@ impl Model {
         logs: &Path,
         namespace: &Namespace,
         sockets: &Path,
-        tap: &str,
+        wire: &str,
         way: &str,
         options: &[&str],
     ) -> Result<Self> {
         let (socket, report) = (sockets.join("card.sock"), logs.join("model.json"));
         let mut command = namespace.command(&release_program("sfc-model")?);
-        command.arg(way).arg(&socket).args(["--wire", &format!("tap:{tap}")]);
+        command.arg(way).arg(&socket).args(["--wire", wire]);
         command.arg("--report").arg(&report).args(options);
         let mut process = Process::spawn("model", logs, command)?;
         wait_for("the model to make its socket", LIMIT, || {

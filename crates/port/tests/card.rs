@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use port::{Port, QueuePair, Sfc, SfcOptions};
 use sfc_model::Card;
 use sfc_model::config::{Config, Function, Generation};
 use sfc_model::device::{Device, Socket};
-use sfc_model::wire::Wire;
+use sfc_model::wire::{Kind, Wire};
 use traffic::{StreamConfig, Streams};
 
 const BUFFER: usize = 2048;
@@ -55,11 +56,21 @@ struct Bench {
 
 impl Bench {
     fn new(config: Config, pairs: usize, set: impl FnOnce(&mut SfcOptions)) -> Self {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("card.sock");
         let (to_card, incoming) = channel();
         let (outgoing, from_card) = channel();
         let wire = Box::new(Cable { incoming, outgoing });
+        Self::on(wire, (to_card, from_card), config, pairs, set)
+    }
+
+    fn on(
+        wire: Box<dyn Wire>,
+        (to_card, from_card): (Sender<Vec<u8>>, Receiver<Vec<u8>>),
+        config: Config,
+        pairs: usize,
+        set: impl FnOnce(&mut SfcOptions),
+    ) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("card.sock");
         let device =
             Device::start(Card::new(config), wire, &Socket::VfioUser(path.clone())).unwrap();
         let mut options = SfcOptions::new(path.to_string_lossy());
@@ -194,6 +205,32 @@ fn frames_are_sent_from_every_queue() {
     frames.sort();
     assert!(arrived == frames);
     bench.end();
+}
+
+#[test]
+fn two_cards_back_to_back() {
+    let place = tempfile::tempdir().unwrap();
+    let (a, b) = (place.path().join("a"), place.path().join("b"));
+    let bench = |own: &Path, other: &Path| {
+        let wire = Kind::Peer(own.to_owned(), other.to_owned()).open().unwrap();
+        Bench::on(wire, channel(), medford(), 1, |_| {})
+    };
+    let (mut left, mut right) = (bench(&a, &b), bench(&b, &a));
+    let frames = streams(StreamConfig::default(), 40);
+    for turn in 0..2 {
+        let (from, to) = if turn == 0 { (&mut left, &mut right) } else { (&mut right, &mut left) };
+        let mut burst = Burst::new(64);
+        for frame in &frames {
+            burst.push(Frame::copied_from(frame, &mut from.pool).unwrap());
+        }
+        assert_eq!(from.queues[0].tx.tx_burst(&mut burst, &mut from.pool), frames.len());
+        let received: Vec<_> =
+            to.receive(frames.len()).into_iter().map(|(_, frame)| frame).collect();
+        assert!(received == frames);
+        from.queues[0].tx.reap(&mut from.pool);
+    }
+    left.end();
+    right.end();
 }
 
 #[test]
