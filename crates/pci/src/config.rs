@@ -11,15 +11,15 @@ pub(crate) const COMMAND_MEMORY: u32 = 1 << 1;
 /// The function may do DMA.
 pub(crate) const COMMAND_BUS_MASTER: u32 = 1 << 2;
 
-/// Whether a text is a PCI address with its domain: `0000:03:00.0`.
-pub(crate) fn is_address(text: &str) -> bool {
-    let parts: Vec<&str> = text.split([':', '.']).collect();
-    let hex = |part: &str, digits| {
-        part.len() == digits && part.bytes().all(|byte| byte.is_ascii_hexdigit())
+/// Whether a text is a PCI address with its domain, as in `0000:03:00.0`.
+pub fn is_address(text: &str) -> bool {
+    let hex = |part: &str, len: usize| {
+        part.len() == len && part.bytes().all(|byte| byte.is_ascii_hexdigit())
     };
-    matches!(parts[..], [domain, bus, device, function]
-        if hex(domain, 4) && hex(bus, 2) && hex(device, 2) && hex(function, 1))
-        && text.as_bytes().get(10) == Some(&b'.')
+    let mut parts = text.split([':', '.']);
+    let shape = [4, 2, 2, 1].map(|len| parts.next().is_some_and(|part| hex(part, len)));
+    let separators: String = text.chars().filter(|c| matches!(c, ':' | '.')).collect();
+    shape.iter().all(|&right| right) && separators == "::."
 }
 
 /// Refuses what is not an aligned access of up to 4 bytes inside `len` bytes.
@@ -31,4 +31,17 @@ pub(crate) fn check(name: &str, offset: u16, width: Width, len: u64) -> Result<(
         return Err(Error::Config { name: name.to_owned(), offset, bytes });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_a_domain() {
+        assert!(is_address("0000:03:00.0") && is_address("10fa:ff:1f.7"));
+        for wrong in ["", "03:00.0", "0000:03:00", "0000.03.00.0", "0000:3:00.0", "0000:03:00.0:"] {
+            assert!(!is_address(wrong), "{wrong}");
+        }
+    }
 }

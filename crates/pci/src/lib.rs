@@ -33,6 +33,7 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK};
 
 pub use bar::{Bar, Register};
 pub use client::Served;
+pub use config::is_address;
 pub use dma::{DmaRegion, DmaRing, acquire_from_device, release_to_device};
 pub use error::Error;
 pub use iova::Iova;
@@ -50,7 +51,7 @@ pub fn open(location: &str) -> Result<Box<dyn PciFunction>, Error> {
     if location.contains('/') {
         return Ok(Box::new(Served::connect(Path::new(location))?));
     }
-    if !config::is_address(location) {
+    if !is_address(location) {
         return Err(Error::Location(location.to_owned()));
     }
     Ok(Box::new(Kernel::open(location)?))

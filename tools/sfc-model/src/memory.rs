@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::Ordering;
 
-use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory};
+use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
 use crate::bits::{number, size};
 
@@ -76,19 +76,21 @@ impl DmaMap {
         self.stretches.iter().find(|stretch| stretch.iova <= iova && iova < stretch.end())
     }
 
+    /// What is mapped from an address on, at most so much.
+    fn part(&self, iova: u64, most: usize) -> Result<VolatileSlice<'_>, Unmapped> {
+        let stretch = self.find(iova).ok_or(Unmapped(iova))?;
+        let len = most.min(size(stretch.end() - iova));
+        stretch.memory.get_slice(size(iova - stretch.iova), len).map_err(|_| Unmapped(iova))
+    }
+
     /// Copies from the host.
     pub(crate) fn read(&self, iova: u64, bytes: &mut [u8]) -> Result<(), Unmapped> {
         let (mut at, mut rest) = (iova, bytes);
         while !rest.is_empty() {
-            let stretch = self.find(at).ok_or(Unmapped(at))?;
-            let len = rest.len().min(size(stretch.end() - at));
-            let (head, tail) = rest.split_at_mut(len);
-            stretch
-                .memory
-                .as_volatile_slice()
-                .read_slice(head, size(at - stretch.iova))
-                .map_err(|_| Unmapped(at))?;
-            (at, rest) = (at + number(len), tail);
+            let part = self.part(at, rest.len())?;
+            let (head, tail) = rest.split_at_mut(part.len());
+            part.copy_to(head);
+            (at, rest) = (at + number(head.len()), tail);
         }
         Ok(())
     }
@@ -97,50 +99,29 @@ impl DmaMap {
     pub(crate) fn write(&self, iova: u64, bytes: &[u8]) -> Result<(), Unmapped> {
         let (mut at, mut rest) = (iova, bytes);
         while !rest.is_empty() {
-            let stretch = self.find(at).ok_or(Unmapped(at))?;
-            let len = rest.len().min(size(stretch.end() - at));
-            let (head, tail) = rest.split_at(len);
-            stretch
-                .memory
-                .as_volatile_slice()
-                .write_slice(head, size(at - stretch.iova))
-                .map_err(|_| Unmapped(at))?;
-            (at, rest) = (at + number(len), tail);
+            let part = self.part(at, rest.len())?;
+            let (head, tail) = rest.split_at(part.len());
+            part.copy_from(head);
+            (at, rest) = (at + number(head.len()), tail);
         }
         Ok(())
     }
 
     /// One aligned 64-bit load that no earlier read passes.
     pub(crate) fn load_qword(&self, iova: u64) -> Result<u64, Unmapped> {
-        let stretch = self.find(iova).ok_or(Unmapped(iova))?;
-        let at = size(iova - stretch.iova);
-        stretch
-            .memory
-            .as_volatile_slice()
-            .load(at, Ordering::Acquire)
-            .map(u64::from_le)
-            .map_err(|_| Unmapped(iova))
+        let value = self.part(iova, 8)?.load(0, Ordering::Acquire);
+        value.map(u64::from_le).map_err(|_| Unmapped(iova))
     }
 
     /// One aligned 64-bit store, after everything written before it.
     pub(crate) fn store_qword(&self, iova: u64, value: u64) -> Result<(), Unmapped> {
-        let stretch = self.find(iova).ok_or(Unmapped(iova))?;
-        let at = size(iova - stretch.iova);
-        stretch
-            .memory
-            .as_volatile_slice()
-            .store(value.to_le(), at, Ordering::Release)
-            .map_err(|_| Unmapped(iova))
+        let part = self.part(iova, 8)?;
+        part.store(value.to_le(), 0, Ordering::Release).map_err(|_| Unmapped(iova))
     }
 
     /// One aligned 32-bit store, after everything written before it.
     pub(crate) fn store_dword(&self, iova: u64, value: u32) -> Result<(), Unmapped> {
-        let stretch = self.find(iova).ok_or(Unmapped(iova))?;
-        let at = size(iova - stretch.iova);
-        stretch
-            .memory
-            .as_volatile_slice()
-            .store(value.to_le(), at, Ordering::Release)
-            .map_err(|_| Unmapped(iova))
+        let part = self.part(iova, 4)?;
+        part.store(value.to_le(), 0, Ordering::Release).map_err(|_| Unmapped(iova))
     }
 }

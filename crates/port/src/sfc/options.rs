@@ -40,7 +40,7 @@ impl Options {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut parts = text.split(',');
         let function = parts.next().unwrap_or_default();
-        if !function.contains('/') && !is_address(function) {
+        if !function.contains('/') && !pci::is_address(function) {
             return Err(format!(
                 "'{function}' is no function: write a PCI address like 0000:03:00.0 (`lspci -D` \
                  lists them) or the path of a vfio-user socket"
@@ -105,17 +105,6 @@ impl fmt::Display for Options {
         }
         if self.promiscuous { Ok(()) } else { f.write_str(",promiscuous=off") }
     }
-}
-
-/// `0000:03:00.0`: domain, bus, device, function, in hexadecimal.
-fn is_address(text: &str) -> bool {
-    let hex = |part: &str, len: usize| {
-        part.len() == len && part.bytes().all(|byte| byte.is_ascii_hexdigit())
-    };
-    let mut parts = text.split([':', '.']);
-    let shape = [4, 2, 2, 1].map(|len| parts.next().is_some_and(|part| hex(part, len)));
-    let separators: String = text.chars().filter(|c| matches!(c, ':' | '.')).collect();
-    shape.iter().all(|&right| right) && separators == "::."
 }
 
 pub(crate) const SHAPE: &str =
