@@ -77,8 +77,10 @@ pub enum Error {
         /// The file.
         file: PathBuf,
     },
-    /// Another process has it.
-    #[error("{name} is in use by another process: end that one first")]
+    /// Somebody has it.
+    #[error(
+        "{name} is in use, or another function of its IOMMU group is: end the process that has it first"
+    )]
     InUse {
         /// The function.
         name: String,

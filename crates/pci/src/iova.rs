@@ -60,11 +60,16 @@ impl IovaMap {
     /// A map in which these stretches, each from its first to its last address, are taken already.
     pub(crate) fn without(reserved: &[(u64, u64)]) -> Self {
         let mut map = Self::default();
-        for &(first, last) in reserved {
+        let mut reserved = reserved.to_vec();
+        reserved.sort_unstable();
+        let mut free = 0;
+        for (first, last) in reserved {
             // The last byte of the address space is in no range; it is of no use to anybody.
-            let len = (last - first).saturating_add(1).min(u64::MAX - first);
-            // Stretches that overlap are taken once.
-            drop(map.take(Iova(first), len));
+            let (from, end) = (first.max(free), last.saturating_add(1));
+            if from < end {
+                map.taken.insert(from, end - from);
+                free = end;
+            }
         }
         map
     }
@@ -135,6 +140,14 @@ mod tests {
         map.allocate(OURS_END - OURS, 1).unwrap();
         assert!(matches!(map.allocate(1, 1), Err(Error::IovaFull { bytes: 1 })));
         assert!(map.allocate(1, 1 << 63).is_err());
+    }
+
+    #[test]
+    fn reserved_stretches_are_taken() {
+        let mut map = IovaMap::without(&[(0x3000, 0x4fff), (0x1000, 0x37ff), (u64::MAX, u64::MAX)]);
+        assert!(map.take(Iova(0x1000), 1).is_err() && map.take(Iova(0x4fff), 1).is_err());
+        assert!(map.take(Iova(0), 0x1000).is_ok() && map.take(Iova(0x5000), 1).is_ok());
+        assert!(map.allocate(1 << 20, 1 << 20).is_ok());
     }
 
     #[test]

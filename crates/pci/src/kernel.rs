@@ -8,8 +8,8 @@
 //! Who owns what: one [`Device`] is shared by the function, its BARs' mappings and its DMA space, for
 //! the kernel gives a group back only after the last mapping of its device.
 //!
-//! The helper library swallows the errors of register access and of reset, and panics when it is
-//! dropped after the device has left sysfs: those three are done here.
+//! The helper library swallows the errors of register access, of reset and of interrupts, and panics
+//! when it is dropped after the device has left sysfs: those are done here.
 
 mod place;
 mod sys;
@@ -109,19 +109,25 @@ impl PciFunction for Kernel {
     }
 
     fn interrupts(&mut self, count: usize) -> Result<Vec<EventFd>, Error> {
-        let doing = "set its interrupts up";
-        let vfio = |source| Error::Vfio { name: self.device.name.clone(), doing, source };
-        if let Some(kind) = self.interrupts.take() {
-            self.device.vfio.disable_irq(kind).map_err(vfio)?;
+        let name = self.device.name.clone();
+        let failed = || crate::kernel_error(&name, "set its interrupts up");
+        let device = self.device.file.as_fd();
+        if let Some(kind) = self.interrupts {
+            sys::set_interrupts(device, kind, &[]).map_err(failed())?;
+            self.interrupts = None;
         }
         let (kind, offered) = self.device.interrupt_kind();
+        let too_many = |offered| Error::Interrupts { name: name.clone(), wanted: count, offered };
         if count > offered {
-            let name = self.name().to_owned();
-            return Err(Error::Interrupts { name, wanted: count, offered });
+            return Err(too_many(offered));
         }
-        let events = crate::event_fds(self.name(), count)?;
+        let events = crate::event_fds(&name, count)?;
         if count > 0 {
-            self.device.vfio.enable_irq(kind, events.iter().collect()).map_err(vfio)?;
+            let set = sys::set_interrupts(device, kind, &events).map_err(failed())?;
+            if set < count {
+                // So many the system has left; none is set up.
+                return Err(too_many(set));
+            }
             self.interrupts = Some(kind);
         }
         Ok(events)

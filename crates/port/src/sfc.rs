@@ -41,6 +41,9 @@ pub struct Sfc {
     workers: Vec<Worker>,
     recovery: Option<Recovery>,
     failed: bool,
+    /// Queues that came back without all the others. The card may still use their memory, so they go
+    /// last.
+    strays: (Vec<sfc::rx::RxQueue>, Vec<sfc::tx::TxQueue>),
 }
 
 /// The other ends of a worker's two queues, and what wakes it.
@@ -102,6 +105,7 @@ impl Sfc {
             workers: Vec::new(),
             recovery: None,
             failed: false,
+            strays: (Vec::new(), Vec::new()),
         })
     }
 
@@ -131,7 +135,7 @@ impl Sfc {
 
     /// Calls all queues back. `None` when a worker does not come by: it would ring the doorbells of
     /// queues that are not its own.
-    fn call_back(&self) -> Option<Vec<Pair>> {
+    fn call_back(&mut self) -> Option<Vec<Pair>> {
         for worker in &self.workers {
             worker.rx.call_back();
             worker.tx.call_back();
@@ -141,11 +145,18 @@ impl Sfc {
             }
         }
         let deadline = now() + CALL_BACK_TIME;
-        let take = |worker: &Worker| {
-            let left = || deadline.saturating_duration_since(now());
-            Some(Pair { rx: worker.rx.take(left())?, tx: worker.tx.take(left())? })
-        };
-        self.workers.iter().map(take).collect()
+        let left = || deadline.saturating_duration_since(now());
+        let (mut rx, mut tx) = (Vec::new(), Vec::new());
+        for worker in &self.workers {
+            rx.extend(worker.rx.take(left()));
+            tx.extend(worker.tx.take(left()));
+        }
+        if rx.len() == self.workers.len() && tx.len() == self.workers.len() {
+            return Some(rx.into_iter().zip(tx).map(|(rx, tx)| Pair { rx, tx }).collect());
+        }
+        self.strays.0.extend(rx);
+        self.strays.1.extend(tx);
+        None
     }
 
     /// Begins to make the queues anew.
@@ -309,9 +320,14 @@ impl Port for Sfc {
         let Some(nic) = &mut self.nic else { return Err(too_many) };
         self.settings.pairs = u32::try_from(pairs).map_err(|_| too_many)?;
         let driver = |source| Error::Driver { port: self.name.clone(), source };
-        let made = nic.start(&self.settings, memory).map_err(driver)?;
+        let mut made = nic.start(&self.settings, memory).map_err(driver)?;
         // Changes between the first look and here may have been missed.
-        self.link = port_link(&nic.link().map_err(driver)?);
+        let link = nic.link();
+        if link.is_err() {
+            // The first failure is the one to tell of.
+            drop(nic.stop(&mut made));
+        }
+        self.link = port_link(&link.map_err(driver)?);
         self.tso = !nic.notes().no_tso;
         let mut queues = Vec::new();
         for (at, pair) in made.into_iter().enumerate() {

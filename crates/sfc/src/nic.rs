@@ -203,17 +203,25 @@ impl Nic {
         let Some(started) = self.started.take() else { return Ok(()) };
         let stopped = self.tear_down(&started, pairs);
         if stopped.is_err() && self.mcdi.call(&EntityReset).is_err() {
-            // Nobody answers any more: the bus stops the card.
-            self.function.reset()?;
+            self.stop_by_the_bus()?;
         }
         stopped
     }
 
+    /// Nobody answers any more. A function that can't be reset is at least kept from memory.
+    fn stop_by_the_bus(&mut self) -> Result<(), Error> {
+        let reset = self.function.reset();
+        if reset.is_err() {
+            self.function.disable()?;
+        }
+        Ok(reset?)
+    }
+
     /// Makes the card forget everything of the function at once, as the reference does on its way back.
     fn forget(&mut self) {
-        if self.mcdi.call(&EntityReset).is_err() {
-            // Nobody answers any more: the bus stops the card. A failure is told by what comes next.
-            drop(self.function.reset().and_then(|()| self.function.enable()));
+        if self.mcdi.call(&EntityReset).is_err() && self.stop_by_the_bus().is_ok() {
+            // A failure is told by what comes next.
+            drop(self.function.enable());
         }
     }
 

@@ -43,9 +43,7 @@ impl Place {
         if !sysfs.exists() {
             return Err(Error::NoFunction { name: name() });
         }
-        if !roots.dev.join("vfio/vfio").exists()
-            && !roots.sys.join("bus/pci/drivers/vfio-pci").exists()
-        {
+        if !roots.sys.join("bus/pci/drivers/vfio-pci").exists() {
             return Err(Error::NoVfio { name: name() });
         }
         let Some(group) = link_name(&sysfs.join("iommu_group")) else {
@@ -62,10 +60,15 @@ impl Place {
         if !others.is_empty() {
             return Err(Error::Shared { name: name(), group, others: others.join(", ") });
         }
-        let cdev = cdev(&sysfs).filter(|_| roots.dev.join("iommu").exists());
-        let cdev = cdev.map(|cdev| roots.dev.join("vfio/devices").join(cdev));
+        // A kernel without these devices may list their names in sysfs all the same.
+        let iommufd = roots.dev.join("iommu");
+        let cdev = cdev(&sysfs).map(|cdev| roots.dev.join("vfio/devices").join(cdev));
+        let cdev = cdev.filter(|cdev| cdev.exists() && iommufd.exists());
         let file = cdev.clone().unwrap_or_else(|| roots.dev.join("vfio").join(&group));
         check_access(address, &file)?;
+        if cdev.is_some() {
+            check_access(address, &iommufd)?;
+        }
         let reserved = fs::read_to_string(groups.join("reserved_regions"));
         Ok(Self {
             address: name(),
@@ -89,6 +92,14 @@ impl Place {
             {
                 Error::InUse { name }
             }
+            // How a second holder of a character device is told.
+            VfioError::VfioDeviceBindIommufd(errno)
+                if [rustix::io::Errno::BUSY, rustix::io::Errno::INVAL]
+                    .iter()
+                    .any(|busy| busy.raw_os_error() == errno.errno()) =>
+            {
+                Error::InUse { name }
+            }
             // Looked for before: it came in between.
             VfioError::GroupViable => {
                 Error::Shared { name, group, others: "another function".into() }
@@ -106,13 +117,11 @@ pub(super) fn explain_map(name: &str, iova: Iova, bytes: u64, error: VfioError) 
         _ => None,
     };
     let is = |wanted: rustix::io::Errno| errno == Some(wanted.raw_os_error());
-    if is(rustix::io::Errno::NOMEM) {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-        return Error::LockedMemory {
-            name: name.to_owned(),
-            bytes,
-            limit: limit.unwrap_or(u64::MAX),
-        };
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    if let Some(limit) = limit
+        && is(rustix::io::Errno::NOMEM)
+    {
+        return Error::LockedMemory { name: name.to_owned(), bytes, limit };
     }
     if is(rustix::io::Errno::EXIST) {
         return Error::IovaTaken { iova, bytes };
@@ -255,6 +264,8 @@ mod tests {
         assert!(!machine.find().unwrap().has_cdev, "without /dev/iommu");
         write(machine.roots.dev.join("iommu"), "").unwrap();
         assert!(machine.find().unwrap().has_cdev);
+        fs::remove_file(machine.roots.dev.join("vfio/devices/vfio0")).unwrap();
+        assert!(!machine.find().unwrap().has_cdev, "without the device itself");
     }
 
     #[test]
@@ -264,10 +275,9 @@ mod tests {
         assert!(text.contains("no PCI function") && text.contains("lspci -D"), "{text}");
 
         fs::remove_dir_all(machine.sys("bus/pci/drivers/vfio-pci")).unwrap();
-        fs::remove_file(machine.roots.dev.join("vfio/vfio")).unwrap();
         let text = machine.refusal();
         assert!(text.contains("modprobe vfio-pci"), "{text}");
-        write(machine.roots.dev.join("vfio/vfio"), "").unwrap();
+        create_dir_all(machine.sys("bus/pci/drivers/vfio-pci")).unwrap();
 
         let device = machine.sys("bus/pci/devices").join(ADDRESS);
         fs::remove_file(device.join("driver")).unwrap();
@@ -320,12 +330,19 @@ mod tests {
         ));
         assert!(matches!(place.explain(VfioError::GroupViable), Error::Shared { .. }));
         let no_memory = vmm_sys_util::errno::Error::new(rustix::io::Errno::NOMEM.raw_os_error());
-        let error = explain_map(ADDRESS, Iova::new(0), 1 << 20, VfioError::IommuDmaMap(no_memory));
-        let text = error.to_string();
-        assert!(text.contains("ulimit -l") && text.contains("LimitMEMLOCK"), "{text}");
         let by_iommufd = VfioError::IommufdIoctlError(IommufdError::IommuIoasMap(no_memory));
-        let error = explain_map(ADDRESS, Iova::new(0), 1 << 20, by_iommufd);
-        assert!(matches!(error, Error::LockedMemory { .. }));
+        let limited =
+            rustix::process::getrlimit(rustix::process::Resource::Memlock).current.is_some();
+        for error in [VfioError::IommuDmaMap(no_memory), by_iommufd] {
+            let error = explain_map(ADDRESS, Iova::new(0), 1 << 20, error);
+            assert_eq!(matches!(error, Error::LockedMemory { .. }), limited, "{error}");
+        }
+        let limit = Error::LockedMemory { name: ADDRESS.into(), bytes: 1 << 20, limit: 1 << 16 };
+        let text = limit.to_string();
+        assert!(text.contains("ulimit -l") && text.contains("LimitMEMLOCK"), "{text}");
+        let bound = vmm_sys_util::errno::Error::new(rustix::io::Errno::INVAL.raw_os_error());
+        let error = place.explain(VfioError::VfioDeviceBindIommufd(bound));
+        assert!(matches!(error, Error::InUse { .. }));
         let exists = vmm_sys_util::errno::Error::new(rustix::io::Errno::EXIST.raw_os_error());
         let error = explain_map(ADDRESS, Iova::new(0), 1 << 20, VfioError::IommuDmaMap(exists));
         assert!(matches!(error, Error::IovaTaken { .. }));

@@ -256,14 +256,16 @@ fn event_queue(
     // Emptied before the card is told of it.
     let queue = EventQueue::new(ring, &window, nic.info.indirect)?;
     let capabilities = nic.info.capabilities;
-    nic.mcdi.call(&InitEvq {
+    let made = nic.mcdi.call(&InitEvq {
         instance,
         entries,
         vector: vector.filter(|_| !nic.interrupts.is_empty()),
         typed: capabilities.flags2.init_evq_v2(),
         merging: capabilities.flags1.rx_batching(),
         ring: pages,
-    })?;
+    });
+    // Without an answer it may have been made all the same.
+    forget_on_error(nic, made)?;
     if vector.is_some() && moderation_ns > 0 {
         let moderated = moderate(nic, &window, instance, moderation_ns);
         forget_on_error(nic, moderated)?;
@@ -388,10 +390,11 @@ fn start_statistics(nic: &mut Nic) -> Result<Option<Buffer>, Error> {
         return Ok(None);
     }
     let periodic = nic.info.identity.kind == Kind::Physical;
-    match Buffer::start(&mut *nic.function, &mut nic.mcdi, count, periodic) {
-        Ok(buffer) => Ok(Some(buffer)),
+    let buffer = Buffer::new(&mut *nic.function, count, periodic)?;
+    match buffer.start(&mut nic.mcdi) {
+        Ok(()) => Ok(Some(buffer)),
         Err(error) if error.code().is_some() => Ok(None),
-        Err(error) => Err(error),
+        error => forget_on_error(nic, error).map(|()| None),
     }
 }
 

@@ -81,20 +81,24 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    /// Starts the card's writing: by itself where the function may have that.
-    pub(super) fn start(
+    /// Sets the memory aside; the card has not been told of it.
+    pub(super) fn new(
         function: &mut dyn PciFunction,
-        mcdi: &mut Mcdi,
         count: u16,
         periodic: bool,
     ) -> Result<Self, Error> {
         let memory = function.dma(usize::from(count) * 8, 4096)?;
         let buffer = Self { memory, count, periodic };
         buffer.invalidate();
-        if periodic {
-            buffer.ask(mcdi, StatisticsMode::Periodic { period_ms: PERIOD_MS })?;
-        }
         Ok(buffer)
+    }
+
+    /// Starts the card's writing, where it does that by itself.
+    pub(super) fn start(&self, mcdi: &mut Mcdi) -> Result<(), Error> {
+        if !self.periodic {
+            return Ok(());
+        }
+        self.ask(mcdi, StatisticsMode::Periodic { period_ms: PERIOD_MS })
     }
 
     /// Reads a consistent set; `None` when the card has not written one in time.
@@ -161,7 +165,8 @@ mod tests {
         let mut function = card.function();
         let bar = function.bar(2).unwrap();
         let mut mcdi = Mcdi::open(&mut function, bar, Box::new(TestClock::default())).unwrap();
-        let buffer = Buffer::start(&mut function, &mut mcdi, 97, true).unwrap();
+        let buffer = Buffer::new(&mut function, 97, true).unwrap();
+        buffer.start(&mut mcdi).unwrap();
         let host = function.host();
         (buffer, host, mcdi)
     }
