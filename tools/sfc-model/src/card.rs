@@ -354,9 +354,19 @@ impl Card {
         self.function.evqs.notify(&mut self.host);
     }
 
-    /// A register access that is not of whole words.
+    /// A register access that is not of whole words, or not inside.
     pub(crate) fn misaligned(&mut self, offset: u64, len: usize) {
         self.host.violation(Rule::Access, format_args!("{len} bytes at {offset:#x}"));
+    }
+
+    /// Whether an access is inside the BAR; one that is not is noted.
+    pub(crate) fn is_inside(&mut self, offset: u64, len: usize) -> bool {
+        let end = offset.checked_add(number(len));
+        let inside = end.is_some_and(|end| end <= self.config.bar_len());
+        if !inside {
+            self.misaligned(offset, len);
+        }
+        inside
     }
 
     /// Whether frames can go anywhere.

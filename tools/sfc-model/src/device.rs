@@ -198,18 +198,28 @@ fn step(shared: &Shared, wire: &mut dyn Wire, frame: &mut [u8]) -> io::Result<bo
     let mut card = shared.card();
     let now = shared.now();
     let mut busy = card.poll(now);
+    let mut outcome = Ok(());
     if card.listens() || !wire.waits() {
         for _ in 0..BURST {
-            let Some(len) = wire.receive(now, frame)? else { break };
-            card.receive(&frame[..len]);
+            match wire.receive(now, frame) {
+                Ok(Some(len)) => card.receive(&frame[..len]),
+                Ok(None) => break,
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
             busy = true;
         }
     }
     card.end_of_burst();
     let outgoing = card.take_outgoing();
     drop(card);
+    busy |= !outgoing.is_empty();
     for frame in &outgoing {
-        wire.send(now, frame)?;
+        // A frame that can't be sent does not keep the others.
+        let sent = wire.send(now, frame);
+        outcome = outcome.and(sent);
     }
-    Ok(busy || !outgoing.is_empty())
+    outcome.map(|()| busy)
 }

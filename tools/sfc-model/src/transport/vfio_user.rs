@@ -137,6 +137,9 @@ impl ServerBackend for Backend<'_> {
             VFIO_PCI_CONFIG_REGION_INDEX => self.shared.card().read_config(offset, data),
             _ if region == self.bar => {
                 let mut card = self.shared.card();
+                if !card.is_inside(offset, data.len()) {
+                    return Err(invalid(format!("{} bytes at {offset:#x} of the BAR", data.len())));
+                }
                 for (chunk, at) in data.chunks_mut(4).zip((offset..).step_by(4)) {
                     let value = card.read(at).to_le_bytes();
                     chunk.copy_from_slice(&value[..chunk.len()]);
@@ -154,6 +157,9 @@ impl ServerBackend for Backend<'_> {
             _ if region == self.bar => {
                 let now = self.shared.now();
                 let mut card = self.shared.card();
+                if !card.is_inside(offset, data.len()) {
+                    return Ok(());
+                }
                 if !data.len().is_multiple_of(4) || !offset.is_multiple_of(4) {
                     card.misaligned(offset, data.len());
                     return Ok(());

@@ -294,6 +294,7 @@ impl<'a> Machine<'a> {
             op::CONFIG_WRITE => self.write_config(address, data),
             op::WRITE => self.write(bar, address, data),
             op::FILL => {
+                let len = len.min(size(self.shared.card().config().bar_len()));
                 let fill = vec![data.first().copied().unwrap_or(0); len];
                 self.write(bar, address, &fill);
             }
@@ -328,6 +329,9 @@ impl<'a> Machine<'a> {
             self.line.lock().table.read(at, answer);
         } else if bar == self.bar {
             let mut card = self.shared.card();
+            if !card.is_inside(at, answer.len()) {
+                return;
+            }
             for (chunk, at) in answer.chunks_mut(4).zip((at..).step_by(4)) {
                 let value = card.read(at).to_le_bytes();
                 chunk.copy_from_slice(&value[..chunk.len()]);
@@ -341,6 +345,9 @@ impl<'a> Machine<'a> {
         } else if bar == self.bar {
             let now = self.shared.now();
             let mut card = self.shared.card();
+            if !card.is_inside(at, data.len()) {
+                return;
+            }
             if !data.len().is_multiple_of(4) || !at.is_multiple_of(4) {
                 card.misaligned(at, data.len());
                 return;

@@ -60,8 +60,8 @@ impl Table {
     }
 
     pub(super) fn read(&self, at: u64, answer: &mut [u8]) {
-        for (byte, at) in answer.iter_mut().zip(at..) {
-            *byte = self.byte(at);
+        for (byte, index) in answer.iter_mut().zip(0..) {
+            *byte = at.checked_add(index).map_or(0, |at| self.byte(at));
         }
     }
 
@@ -77,10 +77,9 @@ impl Table {
     }
 
     pub(super) fn write(&mut self, at: u64, data: &[u8]) {
-        for (value, at) in data.iter().zip(at..) {
-            if let Some(byte) = usize::try_from(at).ok().and_then(|at| self.bytes.get_mut(at)) {
-                *byte = *value;
-            }
+        let Ok(at) = usize::try_from(at) else { return };
+        for (byte, value) in self.bytes.iter_mut().skip(at).zip(data) {
+            *byte = *value;
         }
     }
 }
