@@ -97,6 +97,14 @@ fn nic(logs: &Path, options: &'static [&'static str]) -> Result<()> {
         let output = process.output()?;
         ensure!(status.success(), "nic {what} ended with {status}:\n{output}");
         ensure!(output.lines().count() > 4, "nic {what} says too little:\n{output}");
+        let command = backend::command(&["nic", what, "--json", "--port", lab.port()])?;
+        let mut process = Process::spawn(&format!("nic-{what}-json"), logs, command)?;
+        let status = process.wait(Duration::from_secs(20))?;
+        let output = process.output()?;
+        let json = output.find(['{', '[']).map_or("", |at| &output[at..]);
+        let value: serde_json::Value = serde_json::from_str(json)
+            .with_context(|| format!("nic {what} --json, which ended with {status}:\n{output}"))?;
+        ensure!(!value.is_null(), "nic {what} --json says nothing");
     }
     let report = lab.model_report()?;
     ensure!(report.count("commands")? > 50, "the model saw few commands");
