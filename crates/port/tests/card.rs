@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -40,6 +41,13 @@ impl Wire for Cable {
     fn waits(&self) -> bool {
         true
     }
+}
+
+/// A frame that came, and how.
+struct Received {
+    queue: usize,
+    hash: u32,
+    bytes: Vec<u8>,
 }
 
 /// A port on a card, with its queues, and our end of the cable. Fields are dropped in this order: the
@@ -86,13 +94,17 @@ impl Bench {
         bench
     }
 
-    fn poll(&mut self) -> Vec<(usize, Vec<u8>)> {
+    fn poll(&mut self) -> Vec<Received> {
         let mut received = Vec::new();
         let mut burst = Burst::new(64);
         for (queue, pair) in self.queues.iter_mut().enumerate() {
             pair.rx.rx_burst(&mut burst, &mut self.pool);
             for frame in burst.drain() {
-                received.push((queue, frame.to_vec()));
+                received.push(Received {
+                    queue,
+                    hash: frame.meta.hash.map_or(0, NonZeroU32::get),
+                    bytes: frame.to_vec(),
+                });
                 self.pool.recycle(frame);
             }
         }
@@ -100,7 +112,7 @@ impl Bench {
     }
 
     /// Polls all queues until so many frames have come, or nothing more does; each with its queue.
-    fn receive(&mut self, wanted: usize) -> Vec<(usize, Vec<u8>)> {
+    fn receive(&mut self, wanted: usize) -> Vec<Received> {
         let mut received = Vec::new();
         for _ in 0..50_000 {
             received.extend(self.poll());
@@ -137,9 +149,9 @@ fn streams(config: StreamConfig, count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Source and destination port of TCP over IPv4.
-fn ports(frame: &[u8]) -> [u8; 4] {
-    frame[34..38].try_into().unwrap()
+/// Addresses and ports of TCP over IPv4.
+fn flow(frame: &[u8]) -> [u8; 12] {
+    frame[26..38].try_into().unwrap()
 }
 
 #[test]
@@ -150,20 +162,28 @@ fn flows_are_spread_over_the_queues_and_stay_in_theirs() {
         (Generation::Medford2, Function::Physical),
     ] {
         let mut bench = Bench::new(Config::new(generation, function), 4, |_| {});
-        let mut frames = streams(StreamConfig { flows: 64, ..StreamConfig::default() }, 2048);
-        for frame in &frames {
-            bench.to_card.send(frame.clone()).unwrap();
+        let mut frames = streams(StreamConfig { flows: 512, ..StreamConfig::default() }, 2048);
+        let mut received = Vec::new();
+        // No more at a time than one queue has buffers for, should all go there.
+        for some in frames.chunks(256) {
+            for frame in some {
+                bench.to_card.send(frame.clone()).unwrap();
+            }
+            received.extend(bench.receive(some.len()));
         }
-        let received = bench.receive(frames.len());
         assert_eq!(received.len(), frames.len(), "{generation:?}");
-        let mut homes = BTreeMap::new();
-        for (queue, frame) in &received {
-            let home = homes.entry(ports(frame)).or_insert(*queue);
-            assert_eq!(home, queue, "a flow changes queues");
+        let mut hashes = BTreeMap::new();
+        let mut used = BTreeSet::new();
+        for got in &received {
+            let hash = hashes.entry(flow(&got.bytes)).or_insert(got.hash);
+            assert_eq!(*hash, got.hash, "the hash of a flow changes");
+            // The key is random, the table is not: entry i is queue i mod 4.
+            assert_eq!(got.queue, (got.hash % 128 % 4) as usize, "{generation:?}");
+            used.insert(got.queue);
         }
-        let used: BTreeSet<_> = homes.values().collect();
-        assert_eq!((homes.len(), used.len()), (64, 4), "{generation:?}");
-        let mut bytes: Vec<_> = received.into_iter().map(|(_, frame)| frame).collect();
+        // With one queue, nine bits would all have to be lost on both of the queue's.
+        assert!(hashes.len() == 512 && used.len() > 1, "{generation:?}: {used:?}");
+        let mut bytes: Vec<_> = received.into_iter().map(|got| got.bytes).collect();
         bytes.sort();
         frames.sort();
         assert!(bytes == frames, "what came is what was sent");
@@ -179,8 +199,7 @@ fn jumbo_frames_come_in_pieces_and_whole() {
     for frame in &frames {
         bench.to_card.send(frame.clone()).unwrap();
     }
-    let received: Vec<_> =
-        bench.receive(frames.len()).into_iter().map(|(_, frame)| frame).collect();
+    let received: Vec<_> = bench.receive(frames.len()).into_iter().map(|got| got.bytes).collect();
     assert!(received == frames);
     bench.end();
 }
@@ -286,8 +305,7 @@ fn two_cards_back_to_back() {
             burst.push(Frame::copied_from(frame, &mut from.pool).unwrap());
         }
         assert_eq!(from.queues[0].tx.tx_burst(&mut burst, &mut from.pool), frames.len());
-        let received: Vec<_> =
-            to.receive(frames.len()).into_iter().map(|(_, frame)| frame).collect();
+        let received: Vec<_> = to.receive(frames.len()).into_iter().map(|got| got.bytes).collect();
         assert!(received == frames);
         from.queues[0].tx.reap(&mut from.pool);
     }
@@ -307,7 +325,7 @@ fn a_virtual_function_receives_for_its_own_address() {
     for frame in &frames {
         bench.to_card.send(frame.clone()).unwrap();
     }
-    let received: Vec<_> = bench.receive(10).into_iter().map(|(_, frame)| frame).collect();
+    let received: Vec<_> = bench.receive(10).into_iter().map(|got| got.bytes).collect();
     assert!(received == frames[10..]);
     bench.end();
 }
