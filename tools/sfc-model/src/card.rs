@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::bits::{low16, low32, number, size};
+use crate::bits::{le32, low16, low32, number, size};
 use crate::config::{Config, Generation, window};
 use crate::doorbells::Doorbells;
 use crate::event;
@@ -251,8 +251,7 @@ impl Card {
     pub(crate) fn reset(&mut self) {
         self.pci = PciConfig::new(&self.config);
         self.host.bus_master = false;
-        self.function = Function::new(&self.config);
-        self.counters.periodic = None;
+        self.forget_function();
         self.mc.request = None;
         self.mc.new_epoch = true;
         self.mc.forgotten = false;
@@ -354,13 +353,39 @@ impl Card {
         self.function.evqs.notify(&mut self.host);
     }
 
+    /// Reads a stretch of the BAR, a register at a time; tells whether it is inside.
+    pub(crate) fn read_bar(&mut self, offset: u64, bytes: &mut [u8]) -> bool {
+        let inside = self.is_inside(offset, bytes.len());
+        if inside {
+            for (chunk, at) in bytes.chunks_mut(4).zip((offset..).step_by(4)) {
+                let value = self.read(at).to_le_bytes();
+                chunk.copy_from_slice(&value[..chunk.len()]);
+            }
+        }
+        inside
+    }
+
+    /// Writes a stretch of the BAR, a register at a time, in ascending order.
+    pub(crate) fn write_bar(&mut self, now: Duration, offset: u64, bytes: &[u8]) {
+        if !self.is_inside(offset, bytes.len()) {
+            return;
+        }
+        if !bytes.len().is_multiple_of(4) || !offset.is_multiple_of(4) {
+            self.misaligned(offset, bytes.len());
+            return;
+        }
+        for (chunk, at) in bytes.chunks_exact(4).zip((offset..).step_by(4)) {
+            self.write(now, at, le32(chunk, 0));
+        }
+    }
+
     /// A register access that is not of whole words, or not inside.
-    pub(crate) fn misaligned(&mut self, offset: u64, len: usize) {
+    fn misaligned(&mut self, offset: u64, len: usize) {
         self.host.violation(Rule::Access, format_args!("{len} bytes at {offset:#x}"));
     }
 
     /// Whether an access is inside the BAR; one that is not is noted.
-    pub(crate) fn is_inside(&mut self, offset: u64, len: usize) -> bool {
+    fn is_inside(&mut self, offset: u64, len: usize) -> bool {
         let end = offset.checked_add(number(len));
         let inside = end.is_some_and(|end| end <= self.config.bar_len());
         if !inside {
@@ -568,9 +593,8 @@ impl Card {
             self.function.evqs.post(&mut self.host, 0, event);
             self.function.evqs.notify(&mut self.host);
         }
-        self.function = Function::new(&self.config);
+        self.forget_function();
         self.counters.clear();
-        self.counters.periodic = None;
         self.mc.events = false;
         self.mc.indirect = false;
         self.mc.chaining = false;
@@ -616,8 +640,7 @@ impl Card {
                 Fault::BadPrefix(count) => self.faults.bad_prefix += count,
                 Fault::Remove => {
                     self.removed = true;
-                    self.function = Function::new(&self.config);
-                    self.counters.periodic = None;
+                    self.forget_function();
                     self.publish_status();
                 }
             }

@@ -118,7 +118,7 @@ impl Device {
         let config = card.config().clone();
         let serve: Box<dyn FnOnce(&Shared) + Send> = match socket {
             Socket::VfioUser(path) => {
-                let listener = vfio_user::Listener::bind(path, &config).map_err(bound)?;
+                let mut listener = vfio_user::Listener::bind(path, &config).map_err(bound)?;
                 if let Some(doorbells) =
                     listener.doorbells().map_err(os("memory for the windows"))?
                 {

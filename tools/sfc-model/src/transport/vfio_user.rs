@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::RawFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -32,7 +33,8 @@ pub(crate) struct Listener {
     listener: UnixListener,
     path: PathBuf,
     config: Config,
-    doorbells: std::cell::Cell<Option<i32>>,
+    /// The windows' memory, where they are memory: a descriptor, and where the pages are in it.
+    windows: Option<(RawFd, Vec<u64>)>,
 }
 
 impl Listener {
@@ -40,24 +42,20 @@ impl Listener {
     pub(crate) fn bind(path: &Path, config: &Config) -> io::Result<Self> {
         let listener = UnixListener::bind(path)?;
         let (path, config) = (path.to_owned(), config.clone());
-        Ok(Self { listener, path, config, doorbells: std::cell::Cell::new(None) })
+        Ok(Self { listener, path, config, windows: None })
     }
 
     /// The windows, where they can be memory. They live as long as the card.
-    pub(crate) fn doorbells(&self) -> io::Result<Option<Doorbells>> {
+    pub(crate) fn doorbells(&mut self) -> io::Result<Option<Doorbells>> {
         if self.config.generation == Generation::Huntington {
             return Ok(None);
         }
         let doorbells = Doorbells::new(&self.config)?;
-        self.doorbells.set(Some(doorbells.fd()));
+        self.windows = Some((doorbells.fd(), doorbells.pages().collect()));
         Ok(Some(doorbells))
     }
 
-    fn regions(&self, fd: Option<i32>) -> Vec<ServerRegion> {
-        (0..VFIO_PCI_NUM_REGIONS).map(|index| self.region(index, fd)).collect()
-    }
-
-    fn region(&self, index: u32, fd: Option<i32>) -> ServerRegion {
+    fn region(&self, index: u32) -> ServerRegion {
         let len = match index {
             VFIO_PCI_CONFIG_REGION_INDEX => number(pci_config::LEN),
             _ if index == self.config.bar() => self.config.bar_len(),
@@ -69,14 +67,15 @@ impl Listener {
         let argsz = u32::try_from(size_of::<vfio_region_info>()).expect("a small structure");
         let mut region_info =
             vfio_region_info { argsz, flags, index, size: len, ..Default::default() };
-        let mut sparse_areas = Vec::new();
-        let mmap_fd = fd.filter(|_| index == self.config.bar());
-        if mmap_fd.is_some() {
+        let (mut sparse_areas, mut mmap_fd) = (Vec::new(), None);
+        if let Some((fd, pages)) = &self.windows
+            && index == self.config.bar()
+        {
             region_info.flags |= VFIO_REGION_INFO_FLAG_MMAP;
-            let pages = (0..u64::from(self.config.vis)).map(|vi| vi * self.config.stride());
             let area =
-                |offset| SparseArea { area: vfio_region_sparse_mmap_area { offset, size: PAGE } };
-            sparse_areas = pages.map(area).collect();
+                |&offset| SparseArea { area: vfio_region_sparse_mmap_area { offset, size: PAGE } };
+            sparse_areas = pages.iter().map(area).collect();
+            mmap_fd = Some(*fd);
         }
         ServerRegion { region_info, sparse_areas, mmap_fd }
     }
@@ -88,7 +87,7 @@ impl Listener {
             IrqInfo { index, flags: VFIO_IRQ_INFO_EVENTFD, count }
         });
         let irqs: Vec<_> = irqs.collect();
-        let regions = self.regions(self.doorbells.get());
+        let regions = (0..VFIO_PCI_NUM_REGIONS).map(|index| self.region(index)).collect();
         let bar = self.config.bar();
         let vectors = size(self.config.vectors());
         let server = Server::from_owned_fd(self.listener.into(), true, irqs, regions);
@@ -136,13 +135,8 @@ impl ServerBackend for Backend<'_> {
         match region {
             VFIO_PCI_CONFIG_REGION_INDEX => self.shared.card().read_config(offset, data),
             _ if region == self.bar => {
-                let mut card = self.shared.card();
-                if !card.is_inside(offset, data.len()) {
+                if !self.shared.card().read_bar(offset, data) {
                     return Err(invalid(format!("{} bytes at {offset:#x} of the BAR", data.len())));
-                }
-                for (chunk, at) in data.chunks_mut(4).zip((offset..).step_by(4)) {
-                    let value = card.read(at).to_le_bytes();
-                    chunk.copy_from_slice(&value[..chunk.len()]);
                 }
             }
             MSIX_BAR => data.copy_from_slice(self.table(offset, data.len())?),
@@ -156,18 +150,7 @@ impl ServerBackend for Backend<'_> {
             VFIO_PCI_CONFIG_REGION_INDEX => self.shared.card().write_config(offset, data),
             _ if region == self.bar => {
                 let now = self.shared.now();
-                let mut card = self.shared.card();
-                if !card.is_inside(offset, data.len()) {
-                    return Ok(());
-                }
-                if !data.len().is_multiple_of(4) || !offset.is_multiple_of(4) {
-                    card.misaligned(offset, data.len());
-                    return Ok(());
-                }
-                for (chunk, at) in data.chunks_exact(4).zip((offset..).step_by(4)) {
-                    let value = u32::from_le_bytes(chunk.try_into().expect("chunks of 4 bytes"));
-                    card.write(now, at, value);
-                }
+                self.shared.card().write_bar(now, offset, data);
             }
             MSIX_BAR => self.table(offset, data.len())?.copy_from_slice(data),
             _ => return Err(invalid(format!("a write to region {region}"))),

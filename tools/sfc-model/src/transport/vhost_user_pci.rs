@@ -328,14 +328,7 @@ impl<'a> Machine<'a> {
         if bar == MSIX_BAR {
             self.line.lock().table.read(at, answer);
         } else if bar == self.bar {
-            let mut card = self.shared.card();
-            if !card.is_inside(at, answer.len()) {
-                return;
-            }
-            for (chunk, at) in answer.chunks_mut(4).zip((at..).step_by(4)) {
-                let value = card.read(at).to_le_bytes();
-                chunk.copy_from_slice(&value[..chunk.len()]);
-            }
+            self.shared.card().read_bar(at, answer);
         }
     }
 
@@ -344,17 +337,7 @@ impl<'a> Machine<'a> {
             self.line.lock().table.write(at, data);
         } else if bar == self.bar {
             let now = self.shared.now();
-            let mut card = self.shared.card();
-            if !card.is_inside(at, data.len()) {
-                return;
-            }
-            if !data.len().is_multiple_of(4) || !at.is_multiple_of(4) {
-                card.misaligned(at, data.len());
-                return;
-            }
-            for (chunk, at) in data.chunks_exact(4).zip((at..).step_by(4)) {
-                card.write(now, at, le32(chunk, 0));
-            }
+            self.shared.card().write_bar(now, at, data);
         }
     }
 }
