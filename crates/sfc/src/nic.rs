@@ -49,6 +49,8 @@ pub struct Nic {
     info: Info,
     interrupts: Vec<EventFd>,
     started: Option<Started>,
+    /// Nothing has been made since the card was told to forget everything.
+    forgotten: bool,
 }
 
 /// What the controller reports.
@@ -80,7 +82,15 @@ impl Nic {
         let window = bar.window(0, crate::registers::WINDOW_USED)?;
         let mut mcdi = Mcdi::open(&mut *function, window, clock)?;
         let info = probe::probe(&mut mcdi, identity)?;
-        Ok(Self { function, bar, mcdi, info, interrupts: Vec::new(), started: None })
+        Ok(Self {
+            function,
+            bar,
+            mcdi,
+            info,
+            interrupts: Vec::new(),
+            started: None,
+            forgotten: true,
+        })
     }
 
     /// What was found out when the function was opened, or after its controller's last restart.
@@ -119,6 +129,7 @@ impl Nic {
         assert!(self.started.is_none(), "queues are made once");
         settings.check()?;
         self.want_interrupts(settings)?;
+        self.forgotten = false;
         let made = queues::start(self, settings, memory);
         if made.is_err() {
             self.forget();
@@ -218,7 +229,11 @@ impl Nic {
     }
 
     /// Makes the card forget everything of the function at once, as the reference does on its way back.
+    /// Whoever holds memory asks for it before letting go; the first one is enough.
     fn forget(&mut self) {
+        if std::mem::replace(&mut self.forgotten, true) {
+            return;
+        }
         if self.mcdi.call(&EntityReset).is_err() && self.stop_by_the_bus().is_ok() {
             // A failure is told by what comes next.
             drop(self.function.enable());
