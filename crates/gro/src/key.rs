@@ -15,6 +15,7 @@
 //! for order even if MAC addresses or flow label differ; same addresses.
 
 use packet::VlanTag;
+use packet::flow::fold;
 
 /// The identity of a flow. IPv6 extension headers are in it by their length only; whoever finds equal
 /// keys compares their bytes.
@@ -120,20 +121,20 @@ impl Key {
     /// a flow with different ones do not match there.)
     #[inline]
     pub(crate) fn hash(&self, seed: u64) -> u64 {
-        mix(self.mixed_addresses(seed) ^ (self.ports << 32), 0x9e37_79b9_7f4a_7c15)
+        fold(self.mixed_addresses(seed) ^ (self.ports << 32), 0x9e37_79b9_7f4a_7c15)
     }
 
     /// A hash of the addresses alone.
     #[inline]
     pub(crate) fn address_hash(&self, seed: u64) -> u64 {
-        mix(self.mixed_addresses(seed), 0xd6e8_feb8_6659_fd93)
+        fold(self.mixed_addresses(seed), 0xd6e8_feb8_6659_fd93)
     }
 
     #[inline]
     fn mixed_addresses(&self, seed: u64) -> u64 {
         let [a, b, c, d] = self.addresses;
         if self.is_ipv6() {
-            mix(a ^ seed, b ^ 0xbf58_476d_1ce4_e5b9) ^ mix(c ^ 0x94d0_49bb_1331_11eb, d ^ seed)
+            fold(a ^ seed, b ^ 0xbf58_476d_1ce4_e5b9) ^ fold(c ^ 0x94d0_49bb_1331_11eb, d ^ seed)
         } else {
             a ^ seed
         }
@@ -145,14 +146,6 @@ impl Key {
             | self.addresses[2] ^ other.addresses[2]
             | self.addresses[3] ^ other.addresses[3]
     }
-}
-
-/// A product of 128 bits, folded: every bit of the input reaches every bit of the result.
-#[inline]
-#[expect(clippy::cast_possible_truncation, reason = "both halves of the product are used")]
-fn mix(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    (product >> 64) as u64 ^ product as u64
 }
 
 #[inline]

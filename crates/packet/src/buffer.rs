@@ -137,6 +137,19 @@ impl Pool {
         }
     }
 
+    /// Takes what a frame of several pieces needs beside its buffers, if some is at hand: for a pool
+    /// whose frames are given back elsewhere.
+    #[inline]
+    pub fn take_spare(&mut self) -> Option<Spare> {
+        self.tails.pop().map(Spare)
+    }
+
+    /// Gives a spare part back, or that of another pool.
+    #[inline]
+    pub fn give_spare(&mut self, spare: Spare) {
+        self.tails.push(spare.0);
+    }
+
     /// A spare list of pieces, for a frame that is about to grow.
     #[inline]
     pub(crate) fn take_tail(&mut self) -> Box<Tail> {
@@ -148,6 +161,11 @@ impl Pool {
         self.tails.push(tail);
     }
 }
+
+/// What a frame of several pieces needs beside its buffers, empty. Frames that go from one worker to
+/// another take theirs along; it goes back like the buffers.
+#[derive(Debug)]
+pub struct Spare(Box<Tail>);
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -175,6 +193,18 @@ mod tests {
         pool.recycle(frame);
         pool.give(first);
         assert_eq!(pool.available(), 3);
+    }
+
+    #[test]
+    fn spare_parts_move_between_pools() {
+        let (mut from, mut to) = (Pool::new(2, 64), Pool::new(2, 64));
+        let mut frame = Frame::new(from.take().unwrap(), 0, 10);
+        frame.push(Frame::new(from.take().unwrap(), 0, 10), 0, &mut from);
+        assert!(frame.is_scattered() && from.take_spare().is_none());
+        to.recycle(frame);
+        assert_eq!((from.available(), to.available()), (0, 4));
+        from.give_spare(to.take_spare().unwrap());
+        assert!(from.take_spare().is_some() && to.take_spare().is_none());
     }
 
     #[test]

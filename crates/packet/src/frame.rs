@@ -163,6 +163,12 @@ impl Frame {
         1 + self.tail().len()
     }
 
+    /// Whether it has, or had, more than one piece.
+    #[inline]
+    pub fn is_scattered(&self) -> bool {
+        self.tail.is_some()
+    }
+
     /// Cuts the frame to its first `len` bytes. Only a frame of one piece can be cut.
     ///
     /// # Panics

@@ -169,9 +169,9 @@ pub const PROTOCOL_TCP: u8 = 6;
 pub const PROTOCOL_UDP: u8 = 17;
 
 const EXTENSION_FRAGMENT: u8 = 44;
-const MAX_TAGS: usize = 2;
+pub(crate) const MAX_TAGS: usize = 2;
 /// As many as anybody has a use for; the loop must end.
-const MAX_EXTENSIONS: usize = 8;
+pub(crate) const MAX_EXTENSIONS: usize = 8;
 
 #[cfg(test)]
 mod tests {

@@ -5,6 +5,7 @@
 
 pub mod build;
 pub mod checksum;
+pub mod flow;
 pub mod header;
 
 mod buffer;
@@ -13,7 +14,7 @@ mod complete;
 mod frame;
 mod segment;
 
-pub use buffer::{Buffer, Pool};
+pub use buffer::{Buffer, Pool, Spare};
 pub use burst::Burst;
 pub use complete::{CompleteError, complete_checksum, transport_is_valid};
 pub use frame::{Checksum, Frame, Gso, GsoKind, Layout, Meta, Piece, VlanTag};
