@@ -190,6 +190,7 @@ fn settings() -> Settings {
         addresses: Vec::new(),
         wanted: filter::Wanted::default(),
         key: [0; rss::KEY_BYTES],
+        spread: Vec::new(),
         moderation_ns: 0,
     }
 }

@@ -44,6 +44,7 @@ pub struct Kernel {
     space: Arc<Space>,
     /// Kind and number of interrupts that are set up.
     interrupts: Option<u32>,
+    numa_node: Option<u32>,
 }
 
 impl Kernel {
@@ -59,13 +60,17 @@ impl Kernel {
         let device = Arc::new(Device::open(&place)?);
         let taken = IovaMap::without(&place.reserved);
         let space = Space::new(address, taken, Box::new(Pins(Arc::clone(&device))));
-        Ok(Self { device, space, interrupts: None })
+        Ok(Self { device, space, interrupts: None, numa_node: place.numa_node })
     }
 }
 
 impl PciFunction for Kernel {
     fn name(&self) -> &str {
         &self.device.name
+    }
+
+    fn numa_node(&self) -> Option<u32> {
+        self.numa_node
     }
 
     fn config_read(&self, offset: u16, width: Width) -> Result<u32, Error> {

@@ -62,6 +62,12 @@ pub trait PciFunction: Send + fmt::Debug {
     /// Its address or its socket, for messages.
     fn name(&self) -> &str;
 
+    /// The NUMA node that it is attached to, where the platform says so: memory for it is best taken
+    /// from there.
+    fn numa_node(&self) -> Option<u32> {
+        None
+    }
+
     /// Reads configuration space.
     ///
     /// # Errors

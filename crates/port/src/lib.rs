@@ -67,6 +67,21 @@ pub trait Port: Send + fmt::Debug {
         Ok(None)
     }
 
+    /// The NUMA node that the port's device is attached to, when the machine has several and says so.
+    fn numa_node(&self) -> Option<u32> {
+        None
+    }
+
+    /// From now on, frames that are spread over receive queues by their hash go to these only; answers
+    /// whether the port has a say in that.
+    ///
+    /// # Errors
+    ///
+    /// When the device refuses or does not answer.
+    fn spread(&mut self, _queues: &[u16]) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     /// How often, at least, [`Self::tend`] has to be called; `None`: the port needs no tending.
     fn tend_every(&self) -> Option<Duration> {
         None

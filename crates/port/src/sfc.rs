@@ -37,6 +37,7 @@ pub struct Sfc {
     nic: Option<Nic>,
     memory: Option<PacketMemory>,
     link: Link,
+    node: Option<u32>,
     tso: bool,
     workers: Vec<Worker>,
     recovery: Option<Recovery>,
@@ -83,6 +84,7 @@ impl Sfc {
     pub fn on(function: Box<dyn pci::PciFunction>, options: &Options) -> Result<Self, Error> {
         let name = options.to_string();
         let driver = |source| Error::Driver { port: name.clone(), source };
+        let node = function.numa_node();
         let mut nic = Nic::open(function, Box::new(SystemClock::new())).map_err(driver)?;
         let link = nic.link().map_err(driver)?;
         let settings = Settings {
@@ -93,6 +95,7 @@ impl Sfc {
             addresses: Vec::new(),
             wanted: filter::Wanted { promiscuous: options.promiscuous, all_multicast: true },
             key: key(),
+            spread: Vec::new(),
             moderation_ns: options.moderation_us * 1000,
         };
         Ok(Self {
@@ -101,6 +104,7 @@ impl Sfc {
             nic: Some(nic),
             memory: None,
             link: port_link(&link),
+            node,
             tso: false,
             workers: Vec::new(),
             recovery: None,
@@ -344,6 +348,24 @@ impl Port for Sfc {
             self.describe(nic);
         }
         Ok(queues)
+    }
+
+    fn numa_node(&self) -> Option<u32> {
+        self.node
+    }
+
+    fn spread(&mut self, queues: &[u16]) -> Result<bool, Error> {
+        let spread: Vec<u8> = queues.iter().filter_map(|queue| u8::try_from(*queue).ok()).collect();
+        let settings = Settings { spread, ..self.settings.clone() };
+        let mut done = true;
+        // A recovery that is under way makes the queues by the new settings.
+        if let (Some(nic), None) = (&mut self.nic, &self.recovery) {
+            done = nic
+                .spread(&settings)
+                .map_err(|source| Error::Driver { port: self.name.clone(), source })?;
+        }
+        self.settings = settings;
+        Ok(done)
     }
 
     fn tend_every(&self) -> Option<Duration> {

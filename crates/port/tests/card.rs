@@ -192,6 +192,30 @@ fn flows_are_spread_over_the_queues_and_stay_in_theirs() {
 }
 
 #[test]
+fn flows_go_to_the_queues_that_are_named() {
+    let mut bench = Bench::new(medford(), 4, |_| {});
+    let frames = streams(StreamConfig { flows: 512, run: 1, ..StreamConfig::default() }, 512);
+    for queues in [&[2, 0][..], &[3], &[0, 1, 2, 3]] {
+        assert!(bench.port.spread(queues).unwrap());
+        let mut hashes = BTreeSet::new();
+        for some in frames.chunks(128) {
+            for frame in some {
+                bench.to_card.send(frame.clone()).unwrap();
+            }
+            for got in bench.receive(some.len()) {
+                let entry = (got.hash % 128) as usize;
+                assert_eq!(got.queue, usize::from(queues[entry % queues.len()]), "{queues:?}");
+                hashes.insert(got.hash);
+            }
+        }
+        assert!(hashes.len() > 400, "{} of 512 flows came", hashes.len());
+    }
+    let refused = bench.port.spread(&[4]).unwrap_err().to_string();
+    assert!(refused.starts_with("port 'sfc:"), "{refused}");
+    bench.end();
+}
+
+#[test]
 fn jumbo_frames_come_in_pieces_and_whole() {
     let mut bench = Bench::new(medford(), 1, |options| options.mtu = 9000);
     let config = StreamConfig { payload: 8900, flows: 3, ..StreamConfig::default() };

@@ -191,6 +191,16 @@ impl Nic {
         self.mcdi.call(&GetLink)
     }
 
+    /// Spreads packets over the pairs that the settings name from now on; answers whether the function
+    /// has a say in that. Packets that are on their way arrive where they were meant to.
+    ///
+    /// # Errors
+    ///
+    /// When the settings name pairs that are not there, or the controller does not answer.
+    pub fn spread(&mut self, settings: &Settings) -> Result<bool, Error> {
+        queues::spread(self, settings)
+    }
+
     /// The MAC's counters, as of at most a second or so ago; `None` when the card writes none.
     ///
     /// # Errors
@@ -313,7 +323,7 @@ impl Nic {
         }
         gone_is_fine(self.mcdi.call(&FiniEvq(0)))?;
         if let Some(context) = rss {
-            self.mcdi.call(&RssFree(*context))?;
+            self.mcdi.call(&RssFree(context.id))?;
         }
         // Allowed to have been refused when it was made.
         match self.mcdi.call(&VadaptorFree) {

@@ -15,14 +15,15 @@ pub type Key = [u8; KEY_BYTES];
 /// An indirection table: each entry a queue, relative to the filter's.
 pub type Table = [u8; TABLE_ENTRIES];
 
-/// The default table: queues in turn.
+/// A table with these queues in turn.
 ///
 /// # Panics
 ///
-/// When `queues` is not 1 to [`MAX_QUEUES`].
-pub fn spread(queues: usize) -> Table {
-    assert!((1..=MAX_QUEUES).contains(&queues), "a context has 1 to 64 queues");
-    std::array::from_fn(|entry| u8::try_from(entry % queues).expect("less than 64"))
+/// When there is no queue, or one beyond the [`MAX_QUEUES`] of a context.
+pub fn spread(queues: &[u8]) -> Table {
+    let last = queues.iter().max().expect("packets go to at least one queue");
+    assert!(usize::from(*last) < MAX_QUEUES, "a context has up to 64 queues");
+    std::array::from_fn(|entry| queues[entry % queues.len()])
 }
 
 /// Which fields are hashed: addresses and ports of TCP; of UDP too where the firmware can choose per
@@ -48,10 +49,9 @@ mod tests {
 
     #[test]
     fn queues_in_turn() {
-        let table = spread(3);
-        assert_eq!(table[..7], [0, 1, 2, 0, 1, 2, 0]);
-        assert!(spread(1).iter().all(|&queue| queue == 0));
-        assert_eq!(spread(64)[127], 63);
+        assert_eq!(spread(&[0, 1, 2])[..7], [0, 1, 2, 0, 1, 2, 0]);
+        assert_eq!(spread(&[5, 3])[..4], [5, 3, 5, 3]);
+        assert!(spread(&[0]).iter().all(|&queue| queue == 0));
     }
 
     #[test]

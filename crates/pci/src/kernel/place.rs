@@ -33,6 +33,8 @@ pub(super) struct Place {
     pub(super) has_cdev: bool,
     /// Stretches of the device's addresses that the platform keeps: first, last.
     pub(super) reserved: Vec<(u64, u64)>,
+    /// The NUMA node that the function is attached to, where the platform says so.
+    pub(super) numa_node: Option<u32>,
     group: String,
 }
 
@@ -70,9 +72,13 @@ impl Place {
             check_access(address, &iommufd)?;
         }
         let reserved = fs::read_to_string(groups.join("reserved_regions"));
+        // -1 on platforms that do not say.
+        let node = fs::read_to_string(sysfs.join("numa_node"));
+        let numa_node = node.ok().and_then(|node| node.trim().parse().ok());
         Ok(Self {
             address: name(),
             sysfs,
+            numa_node,
             has_cdev: cdev.is_some(),
             reserved: reserved.map(|text| regions(&text)).unwrap_or_default(),
             group,
@@ -252,6 +258,12 @@ mod tests {
         assert_eq!(place.group, "7");
         assert_eq!(place.reserved, [(0xfee0_0000, 0xfeef_ffff)]);
         assert!(!place.has_cdev);
+        assert_eq!(place.numa_node, None);
+        let device = machine.sys("bus/pci/devices").join(ADDRESS);
+        for (text, node) in [("-1\n", None), ("1\n", Some(1))] {
+            write(device.join("numa_node"), text).unwrap();
+            assert_eq!(machine.find().unwrap().numa_node, node);
+        }
     }
 
     #[test]

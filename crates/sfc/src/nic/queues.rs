@@ -42,6 +42,8 @@ pub struct Settings {
     pub wanted: Wanted,
     /// The hash key for several queues.
     pub key: rss::Key,
+    /// The pairs that receive what is spread by hash; empty: all.
+    pub spread: Vec<u8>,
     /// How far apart interrupts are kept, in nanoseconds; 0: not at all.
     pub moderation_ns: u32,
 }
@@ -59,11 +61,29 @@ impl Settings {
             "a transmit ring has 512, 1024 or 2048 descriptors"
         } else if self.mtu > SetMac::MAX_MTU {
             "the MTU is at most 9202 bytes"
+        } else if self.spread.iter().any(|pair| u32::from(*pair) >= self.pairs) {
+            "packets are spread over pairs that are there"
         } else {
             return Ok(());
         };
         Err(Error::Config(reason))
     }
+
+    fn table(&self) -> rss::Table {
+        if self.spread.is_empty() {
+            let all: Vec<u8> = (0..).take(self.pairs as usize).collect();
+            return rss::spread(&all);
+        }
+        rss::spread(&self.spread)
+    }
+}
+
+/// How packets are spread over several queues.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HashContext {
+    pub(super) id: u32,
+    /// Whether its key and table are ours; else they are the firmware's.
+    own: bool,
 }
 
 /// A receive queue and a transmit queue. Each is owned by the worker that polls it.
@@ -97,7 +117,7 @@ pub struct Notes {
 pub(super) struct Started {
     pub(super) control: EventQueue,
     pub(super) filters: Vec<(Filter, u64)>,
-    pub(super) rss: Option<u32>,
+    pub(super) rss: Option<HashContext>,
     pub(super) statistics: Option<Buffer>,
     pub(super) notes: Notes,
 }
@@ -157,7 +177,7 @@ fn fill(
         let rx = forget_on_error(nic, made)?;
         pairs.push(Pair { rx, tx });
     }
-    *filters = insert_filters(nic, settings, *rss, notes)?;
+    *filters = insert_filters(nic, settings, rss.map(|context| context.id), notes)?;
     *statistics = start_statistics(nic)?;
     notes.no_statistics = statistics.is_none();
     Ok(())
@@ -202,24 +222,24 @@ fn allocate_adaptor(nic: &mut Nic) -> Result<(), Error> {
 }
 
 /// Spreads packets over the queues: with our own key and table, else with the firmware's, else not.
-fn hash_context(nic: &mut Nic, settings: &Settings) -> Result<Option<u32>, Error> {
+fn hash_context(nic: &mut Nic, settings: &Settings) -> Result<Option<HashContext>, Error> {
     let flags1 = nic.info.capabilities.flags1;
     let queues = settings.pairs;
     if queues == 1 || flags1.rx_rss_limited() {
         return Ok(None);
     }
     match nic.mcdi.call(&RssAlloc { shared: false, queues }) {
-        Ok(context) => {
-            let programmed = program_context(nic, context, settings);
+        Ok(id) => {
+            let programmed = program_context(nic, id, settings);
             if programmed.is_err() {
                 // The first failure is the one to tell of.
-                drop(nic.mcdi.call(&RssFree(context)));
+                drop(nic.mcdi.call(&RssFree(id)));
             }
-            programmed.map(|()| Some(context))
+            programmed.map(|()| Some(HashContext { id, own: true }))
         }
         Err(error) if error.code().is_some() && queues.is_power_of_two() => {
             match nic.mcdi.call(&RssAlloc { shared: true, queues }) {
-                Ok(context) => Ok(Some(context)),
+                Ok(id) => Ok(Some(HashContext { id, own: false })),
                 Err(error) if error.code().is_some() => Ok(None),
                 Err(error) => Err(error),
             }
@@ -232,9 +252,17 @@ fn hash_context(nic: &mut Nic, settings: &Settings) -> Result<Option<u32>, Error
 fn program_context(nic: &mut Nic, context: u32, settings: &Settings) -> Result<(), Error> {
     let flags = rss::flags(nic.info.capabilities.flags1.additional_rss_modes());
     nic.mcdi.call(&RssSetFlags { context, flags })?;
-    let table = rss::spread(settings.pairs as usize);
-    nic.mcdi.call(&RssSetTable { context, table: &table })?;
+    nic.mcdi.call(&RssSetTable { context, table: &settings.table() })?;
     nic.mcdi.call(&RssSetKey { context, key: &settings.key })
+}
+
+/// Spreads packets as the settings say from now on; whether the function has a say in it.
+pub(super) fn spread(nic: &mut Nic, settings: &Settings) -> Result<bool, Error> {
+    settings.check()?;
+    let context = nic.started.as_ref().and_then(|started| started.rss);
+    let Some(HashContext { id: context, own: true }) = context else { return Ok(false) };
+    nic.mcdi.call(&RssSetTable { context, table: &settings.table() })?;
+    Ok(true)
 }
 
 /// Advertises all that the PHY can do, where the function has a say in it.

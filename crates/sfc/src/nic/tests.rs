@@ -15,6 +15,7 @@ fn settings() -> Settings {
         addresses: Vec::new(),
         wanted: Wanted { promiscuous: true, all_multicast: true },
         key: [1; rss::KEY_BYTES],
+        spread: Vec::new(),
         moderation_ns: 0,
     }
 }
