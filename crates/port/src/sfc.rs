@@ -355,7 +355,8 @@ impl Port for Sfc {
     }
 
     fn spread(&mut self, queues: &[u16]) -> Result<bool, Error> {
-        let spread: Vec<u8> = queues.iter().filter_map(|queue| u8::try_from(*queue).ok()).collect();
+        let spread: Vec<u8> =
+            queues.iter().map(|queue| u8::try_from(*queue).unwrap_or(u8::MAX)).collect();
         let settings = Settings { spread, ..self.settings.clone() };
         let mut done = true;
         // A recovery that is under way makes the queues by the new settings.
